@@ -1,0 +1,94 @@
+// Package config is the one configuration of the appliance: a struct with its defaults, a strict
+// TOML file, command-line flags that override the file, and the check of all of it.
+//
+// It is not a live settings store, and it opens nothing: what it names is opened by
+// appliance/server. Secrets are not part of it; they come from the environment or DIR/credentials.
+//
+// Invariant: an option has one name, which is its flag, its key in the file and its row in
+// docs/configuration.md; and a Config that Validate accepts contradicts itself nowhere.
+package config
+
+import "time"
+
+// Config is what `millrace serve` can be told. The zero value of a field that has "first start"
+// in its description means that it was not said.
+type Config struct {
+	// Dir holds a virtual JBOF (drives/00 …) and, unless StateDir is set, the state files.
+	Dir string `toml:"dir"`
+	// StateDir holds the state files: credentials and the management certificate.
+	StateDir string `toml:"state-dir"`
+	// Drives is the number of virtual drives made in Dir at the first start.
+	Drives int `toml:"drives"`
+	// DriveSize is the size of each of them, in bytes.
+	DriveSize Size `toml:"drive-size"`
+	// DrivePaths are real drives or drive directories, instead of Dir.
+	DrivePaths []string `toml:"drive"`
+	// Scheme is the erasure scheme "K+M" of a pool that is made at the first start.
+	Scheme string `toml:"scheme"`
+
+	Listen         string        `toml:"listen"`      // the S3 address
+	MgmtListen     string        `toml:"mgmt-listen"` // the management address
+	RDMA           string        `toml:"rdma"`        // RDMAAuto …
+	RDMAListen     string        `toml:"rdma-listen"` // the address of the soft provider
+	Region         string        `toml:"region"`      // the S3 region that signatures must name
+	Domains        []string      `toml:"domain"`      // suffixes for virtual-host style
+	ArenaSize      Size          `toml:"arena-size"`  // the arena of I/O buffers, in bytes
+	MemoryLimit    Size          `toml:"memory-limit"`
+	MaxConnections int           `toml:"max-connections"` // open S3 connections
+	DrainTimeout   time.Duration `toml:"drain-timeout"`
+	LogFormat      string        `toml:"log-format"` // LogText or LogJSON
+	LogLevel       string        `toml:"log-level"`  // debug, info, warn or error
+	Pprof          bool          `toml:"pprof"`
+}
+
+// The values of RDMA.
+const (
+	RDMAAuto  = "auto"
+	RDMASoft  = "soft"
+	RDMAVerbs = "verbs"
+	RDMAOff   = "off"
+)
+
+// The values of LogFormat.
+const (
+	LogText = "text"
+	LogJSON = "json"
+)
+
+// Used at the first start where Drives and DriveSize were not said.
+const (
+	DefaultDrives    = 6
+	DefaultDriveSize = 4 * GiB
+)
+
+// Limits of the options.
+const (
+	MaxDrives      = 256
+	MinDriveSize   = 64 * MiB
+	MinArenaSize   = 16 * MiB
+	MinMemoryLimit = 64 * MiB
+)
+
+// Default returns the configuration that holds where nothing else was said.
+func Default() Config {
+	return Config{
+		Listen:         "127.0.0.1:9000",
+		MgmtListen:     "127.0.0.1:9443",
+		RDMA:           RDMAAuto,
+		Region:         "us-east-1",
+		ArenaSize:      96 * MiB,
+		MemoryLimit:    128 * MiB,
+		MaxConnections: 4096,
+		DrainTimeout:   30 * time.Second,
+		LogFormat:      LogText,
+		LogLevel:       "info",
+	}
+}
+
+// StatePath returns the folder of the state files: StateDir, else Dir, else "".
+func (c *Config) StatePath() string {
+	if c.StateDir != "" {
+		return c.StateDir
+	}
+	return c.Dir
+}

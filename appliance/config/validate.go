@@ -1,0 +1,143 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// Validate says everything that is wrong with c, or nil. It touches no file and no address.
+func (c *Config) Validate() error {
+	return errors.Join(c.validateDrives(), c.validateScheme(), c.validateNetwork(), c.validateRest())
+}
+
+func (c *Config) validateDrives() error {
+	var errs []error
+	switch {
+	case c.Dir == "" && len(c.DrivePaths) == 0:
+		errs = append(errs, errors.New("no drives: give --dir DIR, or --drive PATH for each drive"))
+	case c.Dir != "" && len(c.DrivePaths) > 0:
+		errs = append(errs, errors.New("--dir and --drive exclude each other"))
+	}
+	if len(c.DrivePaths) > 0 && (c.Drives != 0 || c.DriveSize != 0) {
+		errs = append(errs, errors.New("--drives and --drive-size go with --dir, not with --drive"))
+	}
+	if c.Drives < 0 || c.Drives > MaxDrives || len(c.DrivePaths) > MaxDrives {
+		errs = append(errs, fmt.Errorf("drives: want 1 to %d of them", MaxDrives))
+	}
+	if c.DriveSize != 0 && c.DriveSize < MinDriveSize {
+		errs = append(errs, fmt.Errorf("drive-size %v: want at least %v", c.DriveSize, MinDriveSize))
+	}
+	seen := make(map[string]bool)
+	for _, path := range c.DrivePaths {
+		if path == "" || seen[path] {
+			errs = append(errs, fmt.Errorf("drive %q: empty or given twice", path))
+		}
+		seen[path] = true
+	}
+	return errors.Join(errs...)
+}
+
+var schemeForm = regexp.MustCompile(`^([1-9][0-9]?)\+([0-9]{1,2})$`)
+
+func (c *Config) validateScheme() error {
+	if c.Scheme == "" {
+		return nil
+	}
+	match := schemeForm.FindStringSubmatch(c.Scheme)
+	if match == nil {
+		return fmt.Errorf("scheme %q: want K+M, as 4+2", c.Scheme)
+	}
+	k, _ := strconv.Atoi(match[1])
+	m, _ := strconv.Atoi(match[2])
+	drives := c.Drives
+	if c.Dir == "" {
+		drives = len(c.DrivePaths)
+	}
+	if drives > 0 && k+m > drives {
+		return fmt.Errorf("scheme %s needs %d drives, and there are %d", c.Scheme, k+m, drives)
+	}
+	return nil
+}
+
+func (c *Config) validateNetwork() error {
+	var errs []error
+	address := func(name, value string) {
+		if _, port, err := net.SplitHostPort(value); err != nil || port == "" {
+			errs = append(errs, fmt.Errorf("%s %q: want HOST:PORT", name, value))
+		}
+	}
+	address("listen", c.Listen)
+	address("mgmt-listen", c.MgmtListen)
+	if c.RDMAListen != "" {
+		address("rdma-listen", c.RDMAListen)
+	}
+	switch c.RDMA {
+	case RDMAAuto, RDMAOff:
+	case RDMASoft, RDMAVerbs:
+		errs = append(errs, fmt.Errorf("rdma %q: this version has no RDMA; use auto or off", c.RDMA))
+	default:
+		errs = append(errs, fmt.Errorf("rdma %q: want auto, soft, verbs or off", c.RDMA))
+	}
+	if c.Pprof && !loopback(c.MgmtListen) {
+		errs = append(errs, fmt.Errorf("pprof: %q is not a loopback address", c.MgmtListen))
+	}
+	if c.Region == "" {
+		errs = append(errs, errors.New("region: empty"))
+	}
+	if slices.Contains(c.Domains, "") {
+		errs = append(errs, errors.New("domain: empty"))
+	}
+	return errors.Join(errs...)
+}
+
+// loopback tells whether address is of this machine alone.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
+}
+
+func (c *Config) validateRest() error {
+	var errs []error
+	if c.ArenaSize < MinArenaSize {
+		errs = append(errs, fmt.Errorf("arena-size %v: want at least %v", c.ArenaSize, MinArenaSize))
+	}
+	if c.MemoryLimit < MinMemoryLimit {
+		errs = append(errs, fmt.Errorf("memory-limit %v: want at least %v", c.MemoryLimit, MinMemoryLimit))
+	}
+	if c.MaxConnections < 1 {
+		errs = append(errs, fmt.Errorf("max-connections %d: want at least 1", c.MaxConnections))
+	}
+	if c.DrainTimeout < 0 {
+		errs = append(errs, fmt.Errorf("drain-timeout %v: negative", c.DrainTimeout))
+	}
+	if c.LogFormat != LogText && c.LogFormat != LogJSON {
+		errs = append(errs, fmt.Errorf("log-format %q: want text or json", c.LogFormat))
+	}
+	if _, err := c.Level(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Level returns LogLevel as slog knows it.
+func (c *Config) Level() (slog.Level, error) {
+	switch c.LogLevel {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("log-level %q: want debug, info, warn or error", c.LogLevel)
+}
