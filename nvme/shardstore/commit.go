@@ -1,0 +1,227 @@
+package shardstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/millrace/millrace/nvme/shardstore/guardfs"
+)
+
+// Commit applies the batch: with shards in it, the device is flushed first, then one Pebble batch
+// is written; with sync it is durable when Commit returns nil. The batch is used up. ErrFull,
+// ErrInvalid and ErrTooLarge leave the drive as it was, and the writers to be aborted. A flush or
+// a commit that fails kills the drive (ErrDead): the commit is then there wholly or not at all.
+// ctx is looked at before the work starts, and not later.
+func (s *Store) Commit(ctx context.Context, b *Batch, sync bool) error {
+	defer b.Close()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if b.err != nil {
+		return b.err
+	}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	op := s.times.start()
+	defer s.times.end(op)
+	if b.grows && !s.room.enough(b.pb.Len(), time.Since(s.times.base)) {
+		return fmt.Errorf("metadata: %w", ErrFull)
+	}
+	if len(b.puts) == 0 && len(b.deletes) == 0 {
+		return s.apply(b, sync)
+	}
+	return s.commitShards(b, sync)
+}
+
+func (s *Store) commitShards(b *Batch, sync bool) error {
+	ids := b.ids()
+	s.busy.lock(ids)
+	defer s.busy.unlock(ids)
+	for i, w := range b.puts {
+		err := fmt.Errorf("%w: shard writer of another store", ErrInvalid)
+		if w.s == s {
+			err = w.advance(writerOpen, writerCommitting)
+		}
+		if err != nil {
+			reopen(b.puts[:i])
+			return err
+		}
+	}
+	old, err := s.stageShards(b, ids)
+	if err == nil && len(b.puts) > 0 {
+		if err = s.flusher.flush(); err != nil {
+			err = s.kill(fmt.Errorf("flush: %w", err))
+		}
+	}
+	if err == nil {
+		err = s.apply(b, sync)
+	}
+	if err != nil {
+		reopen(b.puts)
+		return err
+	}
+	s.finishShards(b, old, sync)
+	return nil
+}
+
+// reopen lets the writers of a failed commit be aborted.
+func reopen(writers []*ShardWriter) {
+	for _, w := range writers {
+		w.advance(writerCommitting, writerOpen)
+	}
+}
+
+// oldShard is a record that a commit replaces or deletes.
+type oldShard struct {
+	id  ShardID
+	rec *shardRecord
+}
+
+// stageShards puts the records of the batch's shards into the Pebble batch, and gives those that
+// are there now. The caller has the ids locked.
+func (s *Store) stageShards(b *Batch, ids []ShardID) (old []oldShard, err error) {
+	for _, id := range ids {
+		rec, err := s.record(id)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		old = append(old, oldShard{id, rec})
+	}
+	kb := s.keys.Get().(*keyBuffer)
+	defer s.keys.Put(kb)
+	for _, id := range b.deletes {
+		kb.key = appendShardKey(kb.key[:0], id)
+		b.note(b.pb.Delete(kb.key, nil))
+	}
+	for _, w := range b.puts {
+		kb.key = appendShardKey(kb.key[:0], w.id)
+		kb.value = appendShardRecord(kb.value[:0], kb.key, &w.rec)
+		b.note(b.pb.Set(kb.key, kb.value, nil))
+	}
+	return old, b.err
+}
+
+// apply commits the Pebble batch. Its success is believed only if the mark is not set after it.
+func (s *Store) apply(b *Batch, sync bool) error {
+	opts := pebble.NoSync
+	var pending []Extent
+	if sync {
+		opts = pebble.Sync
+		pending = s.takePending()
+		if b.pb.Empty() { // Pebble would not sync
+			b.note(b.pb.LogData(nil, nil))
+		}
+	}
+	if !b.pb.Empty() {
+		if err := b.pb.Commit(opts); err != nil {
+			return s.kill(fmt.Errorf("commit: %w", err))
+		}
+	}
+	if err := s.Err(); err != nil {
+		return err
+	}
+	s.commits.Add(1)
+	if len(pending) > 0 {
+		s.release(pending)
+	}
+	return nil
+}
+
+// finishShards tells everybody of a commit that has succeeded.
+func (s *Store) finishShards(b *Batch, old []oldShard, sync bool) {
+	for _, w := range b.puts {
+		w.advance(writerCommitting, writerCommitted)
+		s.reservedBytes.Add(-w.rec.sizeBytes)
+	}
+	s.shards.Add(int64(len(b.puts) - len(old)))
+	for _, o := range old {
+		s.records.invalidate(o.id) // before its space can be another's
+	}
+	for _, o := range old {
+		s.pendingBytes.Add(o.rec.sizeBytes)
+		if sync {
+			s.release(o.rec.extents)
+			continue
+		}
+		s.pendingMu.Lock()
+		s.pending = append(s.pending, o.rec.extents...)
+		s.pendingMu.Unlock()
+	}
+}
+
+// takePending takes what commits without sync have freed so far: the log is written in order, so
+// the commit with sync that the caller is about to make covers them.
+func (s *Store) takePending() []Extent {
+	if s.pendingBytes.Load() == 0 {
+		return nil
+	}
+	s.pendingMu.Lock()
+	defer s.pendingMu.Unlock()
+	pending := s.pending
+	s.pending = nil
+	return pending
+}
+
+func (s *Store) release(extents []Extent) {
+	s.space.release(extents)
+	for _, e := range extents {
+		s.pendingBytes.Add(-e.LengthBytes)
+	}
+}
+
+// metaRoom watches the free space of the metadata file system.
+type metaRoom struct {
+	fs           *guardfs.FS
+	dir          string
+	reserveBytes int64
+	freeBytes    atomic.Int64 // -1: not known
+	writtenBytes atomic.Int64 // committed since it was last asked
+	asked        atomic.Int64 // when, in the store's own time
+}
+
+// How often the file system is asked: often enough that the reserve is not passed by much.
+const (
+	roomEveryBytes = 1 << 20
+	roomEvery      = time.Second
+)
+
+func (m *metaRoom) init(fs *guardfs.FS, dir string, reserveBytes int64) {
+	m.fs, m.dir, m.reserveBytes = fs, dir, reserveBytes
+	m.freeBytes.Store(-1)
+	m.asked.Store(-int64(roomEvery))
+}
+
+// enough says whether n bytes of new records may be written.
+func (m *metaRoom) enough(n int, now time.Duration) bool {
+	if m.reserveBytes < 0 {
+		return true
+	}
+	written, asked := m.writtenBytes.Add(int64(n)), m.asked.Load()
+	if written < roomEveryBytes && int64(now)-asked < int64(roomEvery) && !m.short() {
+		return true
+	}
+	if m.asked.CompareAndSwap(asked, int64(now)) {
+		m.writtenBytes.Store(0)
+		if usage, err := m.fs.GetDiskUsage(m.dir); err == nil {
+			m.freeBytes.Store(int64(usage.AvailBytes))
+		} else {
+			m.freeBytes.Store(-1) // memory has no limit to tell
+		}
+	}
+	return !m.short()
+}
+
+func (m *metaRoom) short() bool {
+	free := m.freeBytes.Load()
+	return free >= 0 && free < m.reserveBytes
+}

@@ -1,0 +1,62 @@
+package shardstore
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace/nvme/blockdev"
+)
+
+// Options say where a drive's two parts are, and what it may use. Zero values mean the defaults.
+type Options struct {
+	// Data is the drive's raw part. The store does not close it.
+	Data blockdev.Device
+	// MetaFS and MetaDir are the file system and the folder of the drive's metadata.
+	MetaFS  vfs.FS
+	MetaDir string
+	// Cache is shared between drives. Without one the store has a small one of its own.
+	Cache *Cache
+	// Logger gets warnings of the metadata store. Default: none.
+	Logger *slog.Logger
+	// DeadHook is called once, on a goroutine of its own, when the drive dies.
+	DeadHook func(error)
+	// MetaReserveBytes is what new records leave free on the metadata file system, so that a full
+	// drive can still start and delete. Default 64 MiB; negative means nothing is reserved.
+	MetaReserveBytes int64
+	// MemTableBytes is the size of one of the (at most four) tables of new records in memory.
+	// Default 4 MiB.
+	MemTableBytes int64
+	// RecordCacheBytes bounds the memory of decoded shard records. Default 4 MiB; negative: none.
+	RecordCacheBytes int64
+	// Overwrite lets Format destroy what is on the drive.
+	Overwrite bool
+}
+
+const (
+	defaultMetaReserveBytes = 64 << 20
+	defaultMemTableBytes    = 4 << 20
+	defaultRecordCacheBytes = 4 << 20
+	ownCacheBytes           = 8 << 20
+	ownCacheFiles           = 64
+)
+
+func (o *Options) setDefaults() error {
+	if o.Data == nil || o.MetaFS == nil || o.MetaDir == "" {
+		return fmt.Errorf("%w: options without Data, MetaFS or MetaDir", ErrInvalid)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	setDefault(&o.MetaReserveBytes, defaultMetaReserveBytes)
+	setDefault(&o.MemTableBytes, defaultMemTableBytes)
+	setDefault(&o.RecordCacheBytes, defaultRecordCacheBytes)
+	return nil
+}
+
+func setDefault(v *int64, d int64) {
+	if *v == 0 {
+		*v = d
+	}
+}
