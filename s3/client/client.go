@@ -1,0 +1,115 @@
+// Package client is a small S3 client: objects by stream and by parallel parts, listings, buckets.
+// The `millrace` command is made of it, and it works against any S3 endpoint.
+//
+// It is not an SDK: it has the calls that the command needs, path-style addresses, and no cache.
+// It holds object bytes only in the buffers of the parts in flight, so its memory is bounded by
+// part size × parallelism, whatever the object's size.
+//
+// Invariant: a call that returns without an error has moved every byte, and has compared them
+// with the checksum of the whole object where the server gives one; and its result says which
+// transport carried them.
+package client
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/s3/sigv4"
+)
+
+// Config says where the endpoint is, and how to reach it.
+type Config struct {
+	// Endpoint is "http://host:port" or "https://host:port".
+	Endpoint string
+	// Region is the one that signatures name; "" is us-east-1.
+	Region string
+	// Credential signs the requests; with an empty access key they are anonymous.
+	Credential sigv4.Credential
+	// Mode says whether object bytes may, must or must not go by RDMA; "" is ModeAuto.
+	Mode Mode
+	// MaxConnections limits the connections kept open; 0 is 64.
+	MaxConnections int
+	// Retries is how often a call is tried again; 0 is 4, and a negative number is none.
+	Retries int
+	// TLS is for https endpoints; nil is the system's trust.
+	TLS *tls.Config
+}
+
+// Defaults of Config.
+const (
+	defaultRegion         = "us-east-1"
+	defaultMaxConnections = 64
+	defaultRetries        = 4
+)
+
+// Client calls one S3 endpoint. Its methods may be called from many goroutines.
+type Client struct {
+	base      url.URL // scheme and host
+	host      string
+	signer    sigv4.Signer
+	transfer  Transfer // what every result says: no transport but HTTP is there yet
+	retries   int
+	transport *http.Transport
+	buffers   sync.Pool // of *[]byte, copyBytes long
+}
+
+// ErrNoRDMA is returned by New for ModeRequire: this client has no RDMA transport.
+var ErrNoRDMA = errors.New("this build has no RDMA")
+
+// New returns a client. It opens no connection.
+func New(c Config) (*Client, error) {
+	u, err := url.Parse(c.Endpoint)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, fmt.Errorf("endpoint %q: want http://HOST:PORT or https://HOST:PORT", c.Endpoint)
+	}
+	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return nil, fmt.Errorf("endpoint %q: a path is not supported", c.Endpoint)
+	}
+	transfer, err := c.Mode.transfer()
+	if err != nil {
+		return nil, err
+	}
+	connections := orDefault(c.MaxConnections, defaultMaxConnections)
+	transport := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:     c.TLS,
+		TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConns:        connections,
+		MaxIdleConnsPerHost: connections,
+		MaxConnsPerHost:     connections,
+		IdleConnTimeout:     90 * time.Second,
+		DisableCompression:  true,
+		ReadBufferSize:      64 << 10,
+		WriteBufferSize:     64 << 10,
+	}
+	client := &Client{
+		base: url.URL{Scheme: u.Scheme, Host: u.Host}, host: u.Host, transfer: transfer,
+		signer:  sigv4.Signer{Credential: c.Credential, Region: c.Region},
+		retries: max(orDefault(c.Retries, defaultRetries), 0), transport: transport,
+	}
+	client.buffers.New = func() any {
+		buf := make([]byte, copyBytes)
+		return &buf
+	}
+	if client.signer.Region == "" {
+		client.signer.Region = defaultRegion
+	}
+	return client, nil
+}
+
+func orDefault(value, initial int) int {
+	if value == 0 {
+		return initial
+	}
+	return value
+}
+
+// Close closes idle connections. Calls in progress go on.
+func (c *Client) Close() { c.transport.CloseIdleConnections() }
