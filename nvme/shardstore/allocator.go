@@ -33,8 +33,12 @@ type allocator struct {
 	longest   []uint32 // binary tree; leaf i is longest[leaves+i]
 	leaves    int
 
-	totalUnits int64
-	freeUnits  atomic.Int64
+	totalUnits    int64
+	freeUnits     atomic.Int64
+	reservedUnits atomic.Int64 // handed out, and not kept or released yet
+	pendingUnits  atomic.Int64
+	pending       []Extent // deleted by commits that are not durable yet
+	changes       uint64   // counts calls that moved space
 }
 
 // newAllocator returns an allocator of [baseBytes, endBytes), all of it free.
@@ -59,15 +63,21 @@ func newAllocator(baseBytes, endBytes int64) *allocator {
 	return a
 }
 
-func (a *allocator) freeBytes() int64  { return a.freeUnits.Load() * AllocUnitBytes }
-func (a *allocator) totalBytes() int64 { return a.totalUnits * AllocUnitBytes }
-
-// alloc takes sizeBytes, in one piece if any free run is long enough, else in the fewest and
+// alloc reserves sizeBytes, in one piece if any free run is long enough, else in the fewest and
 // largest pieces. It gives nil if the space, or MaxExtents pieces of it, are not there.
 func (a *allocator) alloc(sizeBytes int64) []Extent {
 	need := sizeBytes / AllocUnitBytes
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	extents := a.find(need)
+	if extents != nil {
+		a.reservedUnits.Add(need)
+		a.changes++
+	}
+	return extents
+}
+
+func (a *allocator) find(need int64) []Extent {
 	if need > a.freeUnits.Load() {
 		return nil
 	}
@@ -240,14 +250,95 @@ func (a *allocator) reserve(e Extent) error {
 	return nil
 }
 
-// release gives extents back. What is not in use can't be given back: that is a fault in this
-// package, and going on would hand out space twice.
+// keep ends the reservation of extents that a commit has made part of a shard.
+func (a *allocator) keep(extents []Extent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reservedUnits.Add(-units(extents))
+	a.changes++
+}
+
+// abort gives reserved extents back.
+func (a *allocator) abort(extents []Extent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reservedUnits.Add(-units(extents))
+	a.free(extents)
+}
+
+// release gives the extents of a shard back, whose deletion is durable.
 func (a *allocator) release(extents []Extent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.free(extents)
+}
+
+// postpone notes the extents of a shard whose deletion is not durable yet.
+func (a *allocator) postpone(extents []Extent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pending = append(a.pending, extents...)
+	a.pendingUnits.Add(units(extents))
+	a.changes++
+}
+
+// postponed takes the list of what was postponed; it stays pending until it is settled.
+func (a *allocator) postponed() []Extent {
+	if a.pendingUnits.Load() == 0 {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	extents := a.pending
+	a.pending = nil
+	return extents
+}
+
+// settle gives back what postponed gave, once it is durable.
+func (a *allocator) settle(extents []Extent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pendingUnits.Add(-units(extents))
+	a.free(extents)
+}
+
+// usage is where the units are at one moment.
+type usage struct {
+	free, reserved, pending int64
+	changes                 uint64
+}
+
+func (a *allocator) usage() usage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return usage{a.freeUnits.Load(), a.reservedUnits.Load(), a.pendingUnits.Load(), a.changes}
+}
+
+// anyFree says whether any part of the extent is free.
+func (a *allocator) anyFree(e Extent) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	zi, r, ok := a.locate(e)
+	return ok && slices.ContainsFunc(a.zones[zi].free, func(f run) bool {
+		return f.start < r.start+r.length && r.start < f.start+f.length
+	})
+}
+
+func units(extents []Extent) int64 {
+	n := int64(0)
+	for _, e := range extents {
+		n += e.LengthBytes / AllocUnitBytes
+	}
+	return n
+}
+
+// free puts extents back. What is not in use can't be given back: that is a fault in this package,
+// and going on would hand out space twice.
+func (a *allocator) free(extents []Extent) {
 	for _, e := range extents {
 		a.giveBack(e)
 	}
+	a.changes++
 }
 
 func (a *allocator) giveBack(e Extent) {

@@ -172,6 +172,8 @@ type busyShards struct {
 	mu   sync.Mutex
 	cond sync.Cond
 	ids  map[ShardID]struct{}
+
+	commits uint64 // how often lock was called
 }
 
 func (l *busyShards) init() {
@@ -186,6 +188,7 @@ func (l *busyShards) lock(ids []ShardID) {
 	for slices.ContainsFunc(ids, l.has) {
 		l.cond.Wait()
 	}
+	l.commits++
 	for _, id := range ids {
 		l.ids[id] = struct{}{}
 	}

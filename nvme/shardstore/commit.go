@@ -88,8 +88,12 @@ type oldShard struct {
 // are there now. The caller has the ids locked.
 func (s *Store) stageShards(b *Batch, ids []ShardID) (old []oldShard, err error) {
 	for _, id := range ids {
-		rec, err := s.record(id)
+		rec, _ := s.records.get(id)
+		if rec == nil {
+			rec, err = s.loadRecord(id)
+		}
 		if errors.Is(err, ErrNotFound) {
+			err = nil
 			continue
 		}
 		if err != nil {
@@ -117,7 +121,7 @@ func (s *Store) apply(b *Batch, sync bool) error {
 	var pending []Extent
 	if sync {
 		opts = pebble.Sync
-		pending = s.takePending()
+		pending = s.space.postponed()
 		if b.pb.Empty() { // Pebble would not sync
 			b.note(b.pb.LogData(nil, nil))
 		}
@@ -132,7 +136,7 @@ func (s *Store) apply(b *Batch, sync bool) error {
 	}
 	s.commits.Add(1)
 	if len(pending) > 0 {
-		s.release(pending)
+		s.space.settle(pending)
 	}
 	return nil
 }
@@ -141,41 +145,18 @@ func (s *Store) apply(b *Batch, sync bool) error {
 func (s *Store) finishShards(b *Batch, old []oldShard, sync bool) {
 	for _, w := range b.puts {
 		w.advance(writerCommitting, writerCommitted)
-		s.reservedBytes.Add(-w.rec.sizeBytes)
+		s.space.keep(w.rec.extents)
 	}
 	s.shards.Add(int64(len(b.puts) - len(old)))
 	for _, o := range old {
 		s.records.invalidate(o.id) // before its space can be another's
 	}
 	for _, o := range old {
-		s.pendingBytes.Add(o.rec.sizeBytes)
 		if sync {
-			s.release(o.rec.extents)
-			continue
+			s.space.release(o.rec.extents)
+		} else {
+			s.space.postpone(o.rec.extents)
 		}
-		s.pendingMu.Lock()
-		s.pending = append(s.pending, o.rec.extents...)
-		s.pendingMu.Unlock()
-	}
-}
-
-// takePending takes what commits without sync have freed so far: the log is written in order, so
-// the commit with sync that the caller is about to make covers them.
-func (s *Store) takePending() []Extent {
-	if s.pendingBytes.Load() == 0 {
-		return nil
-	}
-	s.pendingMu.Lock()
-	defer s.pendingMu.Unlock()
-	pending := s.pending
-	s.pending = nil
-	return pending
-}
-
-func (s *Store) release(extents []Extent) {
-	s.space.release(extents)
-	for _, e := range extents {
-		s.pendingBytes.Add(-e.LengthBytes)
 	}
 }
 

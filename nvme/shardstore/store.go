@@ -47,17 +47,12 @@ type Store struct {
 	closing  sync.Once
 	closeErr error
 
-	pendingMu sync.Mutex
-	pending   []Extent // freed by commits that are not durable yet
-
 	counters
 }
 
 // counters are what Stats tells, besides what others count.
 type counters struct {
 	shards         atomic.Int64
-	reservedBytes  atomic.Int64
-	pendingBytes   atomic.Int64
 	commits        atomic.Uint64
 	shardReads     atomic.Uint64
 	readBytes      atomic.Uint64
@@ -219,36 +214,44 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
+// closeTimeout bounds the wait for a dead drive's Pebble, which may have lost a goroutine.
+const closeTimeout = 10 * time.Second
+
 // closePebble ends up with an error whatever a dead drive makes Pebble do.
 func (s *Store) closePebble() error {
-	err := errors.New("closing ended early")
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	go func() {
-		defer close(done)
+		err := errors.New("closing ended early")
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("%v", p)
 			}
+			done <- err
 		}()
 		err = s.db.Close()
 	}()
-	<-done
-	if mark := s.guard.Err(); mark != nil {
-		return s.dead(mark)
+	for {
+		select {
+		case err := <-done:
+			if dead := s.Err(); dead != nil || err == nil {
+				return dead
+			}
+			return fmt.Errorf("close metadata: %w", err)
+		case <-time.After(closeTimeout):
+			if dead := s.Err(); dead != nil {
+				return dead
+			}
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("close metadata: %w", err)
-	}
-	return nil
 }
 
 // Stats gives the counters. It waits for nothing on the data path.
 func (s *Store) Stats() Stats {
 	return Stats{
-		DataBytes:      s.space.totalBytes(),
-		FreeBytes:      s.space.freeBytes(),
-		ReservedBytes:  s.reservedBytes.Load(),
-		PendingBytes:   s.pendingBytes.Load(),
+		DataBytes:      s.space.totalUnits * AllocUnitBytes,
+		FreeBytes:      s.space.freeUnits.Load() * AllocUnitBytes,
+		ReservedBytes:  s.space.reservedUnits.Load() * AllocUnitBytes,
+		PendingBytes:   s.space.pendingUnits.Load() * AllocUnitBytes,
 		Shards:         s.shards.Load(),
 		MetaFreeBytes:  s.room.freeBytes.Load(),
 		Commits:        s.commits.Load(),

@@ -118,8 +118,8 @@ func readSuperblock(dev blockdev.Device) (superblock, error) {
 	// front copy, tells where that is if the device has grown.
 	offsets := superblockOffsets(dev.SizeBytes())
 	tally := superblockTally{}
-	for i, off := range offsets {
-		if sb, ok := tally.read(dev, off); ok && i < 2 && sb.label.DataBytes != dev.SizeBytes() {
+	for i := range offsets {
+		if sb, ok := tally.read(dev, offsets[i]); ok && i < 2 && sb.label.DataBytes != dev.SizeBytes() {
 			offsets = superblockOffsets(sb.label.DataBytes)
 		}
 	}

@@ -50,11 +50,10 @@ func (s *Store) NewShard(ctx context.Context, id ShardID, sizeBytes int64) (*Sha
 		return nil, err
 	}
 	defer s.leave()
-	extents := s.space.alloc(sizeBytes)
-	if extents == nil {
-		return nil, fmt.Errorf("shard of %d bytes: %w", sizeBytes, ErrFull)
+	extents, err := s.reserve(ctx, sizeBytes)
+	if err != nil {
+		return nil, err
 	}
-	s.reservedBytes.Add(sizeBytes)
 	n := blockCount(sizeBytes)
 	words := make([]uint64, n+(n+63)/64) // one allocation for checksums and bits
 	return &ShardWriter{
@@ -64,6 +63,21 @@ func (s *Store) NewShard(ctx context.Context, id ShardID, sizeBytes int64) (*Sha
 		claimed: words[n:],
 		left:    n,
 	}, nil
+}
+
+// reserve finds space. What waits for a durable commit is worth one before the drive is full.
+func (s *Store) reserve(ctx context.Context, sizeBytes int64) ([]Extent, error) {
+	extents := s.space.alloc(sizeBytes)
+	if extents == nil && s.space.pendingUnits.Load() > 0 {
+		if err := s.Commit(ctx, s.NewBatch(), true); err != nil {
+			return nil, err
+		}
+		extents = s.space.alloc(sizeBytes)
+	}
+	if extents == nil {
+		return nil, fmt.Errorf("shard of %d bytes: %w", sizeBytes, ErrFull)
+	}
+	return extents, nil
 }
 
 // ID gives the shard's ID.
@@ -138,8 +152,7 @@ func (w *ShardWriter) Abort() {
 	if w.advance(writerOpen, writerAborted) != nil {
 		return
 	}
-	w.s.reservedBytes.Add(-w.rec.sizeBytes)
-	w.s.space.release(w.rec.extents)
+	w.s.space.abort(w.rec.extents)
 }
 
 // advance moves the writer from one state to another. A commit needs all blocks.
