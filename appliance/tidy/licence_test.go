@@ -55,32 +55,32 @@ func TestLicences(t *testing.T) {
 
 // licenceOf names the licence in a module's folder. Every licence file there must be allowed.
 func licenceOf(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
 	var names []string
-	for _, pattern := range []string{"LICEN[CS]E*", "COPYING*", "licen[cs]e*"} {
-		files, err := filepath.Glob(filepath.Join(dir, pattern))
+	for _, e := range entries {
+		if !licenceFile.MatchString(e.Name()) || e.IsDir() || filepath.Ext(e.Name()) == ".go" {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return "", err
 		}
-		for _, file := range files {
-			if info, err := os.Stat(file); err != nil || info.IsDir() || filepath.Ext(file) == ".go" {
-				continue
-			}
-			content, err := os.ReadFile(file)
-			if err != nil {
-				return "", err
-			}
-			name, err := classify(string(content))
-			if err != nil {
-				return "", fmt.Errorf("%s: %w", filepath.Base(file), err)
-			}
-			names = append(names, name)
+		name, err := classify(string(content))
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", e.Name(), err)
 		}
+		names = append(names, name)
 	}
 	if len(names) == 0 {
 		return "", fmt.Errorf("no licence file in %s", dir)
 	}
 	return strings.Join(names, " and "), nil
 }
+
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([-_.].*)?$`)
 
 func classify(text string) (string, error) {
 	if m := refusedLicence.FindString(text); m != "" {

@@ -86,7 +86,7 @@ func checkMakeTargets(t *tree) []finding {
 	return out
 }
 
-var makeCommand = regexp.MustCompile(`(?m)^\s*(?:\$ )?make ([a-z][a-z0-9-]*)`)
+var makeCommand = regexp.MustCompile(`(?m)^\s*(?:\$ |step )?make ([a-z][a-z0-9-]*)`)
 
 // checkReadmeCommands wants every make command that a document shows to be there.
 func checkReadmeCommands(t *tree) []finding {
