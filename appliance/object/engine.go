@@ -1,0 +1,182 @@
+// Package object is the engine: buckets, objects and multipart uploads over the drives of one
+// pool. It implements store.Store. docs/architecture.md tells how a request flows through it.
+//
+// It speaks no HTTP, opens no device and does not code bytes itself: drives come to it opened
+// (nvme/shardstore), appliance/segment codes and moves the bytes, appliance/placement says where they go.
+//
+// Invariant: when a mutation has been acknowledged, it is durable on every live member of its
+// placement group, and its bytes on at least k+1 drives (k+m unless one failed in the act). A drive that
+// missed a mutation is out of the map, durably, before that mutation is acknowledged.
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/appliance/arena"
+	"github.com/millrace/millrace/appliance/placement"
+	"github.com/millrace/millrace/appliance/segment"
+	"github.com/millrace/millrace/nvme/shardstore"
+)
+
+// DefaultInlineBytes is the size up to which an object's bytes live beside its index record.
+const DefaultInlineBytes = 16 << 10
+
+const lockStripes = 1024
+
+// Member is one opened drive.
+type Member struct {
+	Store *shardstore.Store
+	// Present returns an error once the drive is no longer where it was opened; nil means always there.
+	Present func() error
+}
+
+// Config is what an engine is made of.
+type Config struct {
+	Members []Member // in any order
+	Arena   *arena.Arena
+	// InlineBytes is the largest inline object; 0 means DefaultInlineBytes.
+	InlineBytes int
+	// CheckInterval is the time between looks at the drives' health; 0 means one second.
+	CheckInterval time.Duration
+	Logger        *slog.Logger // nil means none
+}
+
+// The errors of Open.
+var (
+	// ErrNoPool: none of the drives has a map.
+	ErrNoPool = errors.New("no pool on these drives")
+	// ErrOtherPool: a drive belongs to another pool than the rest.
+	ErrOtherPool = errors.New("drive belongs to another pool")
+	// ErrDuplicateDrive: two drives have the same identity.
+	ErrDuplicateDrive = errors.New("two drives with one identity")
+	// ErrTooFewDrives: more drives are missing than the pool can lose.
+	ErrTooFewDrives = errors.New("too few drives of the pool")
+)
+
+// Engine is an open pool.
+type Engine struct {
+	cfg    Config
+	log    *slog.Logger
+	io     *segment.IO
+	stores []*shardstore.Store // by slot; nil when the drive isn't here
+	checks []func() error      // by slot
+	// dropped marks the slots that failed in this run: they stay out until the next.
+	dropped []atomic.Bool
+
+	view  atomic.Pointer[placement.View]
+	mapMu sync.Mutex // serialises changes of the map
+
+	seq      atomic.Uint64
+	inflight inflight
+
+	keys  [lockStripes]sync.RWMutex // by bucket and key
+	gates []sync.RWMutex            // by group: mutations share, a fill excludes them
+
+	buckets  buckets
+	pins     pins
+	janitor  *janitor
+	mender   mender
+	counters Counters
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// Counters count what is worth watching; they only grow.
+type Counters struct {
+	DegradedWrites atomic.Uint64 // segments written with fewer shards than k+m
+	DegradedReads  atomic.Uint64 // reads that needed other shards than the data shards
+	DroppedDrives  atomic.Uint64
+	RolledForward  atomic.Uint64 // mutations completed at open
+	OrphanShards   atomic.Uint64 // shards of broken-off writes freed at open
+}
+
+// Open opens the pool that the members belong to. Drives of the map that are not among them are
+// out from then on, durably. The engine owns the stores from then on, also after an error, when it has closed them.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	e, err := open(ctx, cfg)
+	if err != nil {
+		for _, m := range cfg.Members {
+			_ = m.Store.Close() // the error that matters is the first
+		}
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return e, nil
+}
+
+func open(ctx context.Context, cfg Config) (*Engine, error) {
+	cfg = withDefaults(cfg)
+	m, err := newestMap(cfg.Members)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		cfg: cfg, log: cfg.Logger,
+		io:      segment.New(segment.Config{Arena: cfg.Arena}),
+		stores:  make([]*shardstore.Store, len(m.Slots)),
+		checks:  make([]func() error, len(m.Slots)),
+		dropped: make([]atomic.Bool, len(m.Slots)),
+		mender:  mender{wake: make(chan struct{}, 1)},
+		gates:   make([]sync.RWMutex, m.Groups+1), // the last for AllSlots
+	}
+	if err := e.seat(m); err != nil {
+		return nil, err
+	}
+	if err := e.recover(ctx); err != nil {
+		return nil, err
+	}
+	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
+	e.stop = stop
+	e.done.Go(func() { e.janitor.run(bg) })
+	e.done.Go(func() { e.watch(bg) })
+	e.done.Go(func() { e.mend(bg) })
+	return e, nil
+}
+
+func withDefaults(cfg Config) Config {
+	if cfg.InlineBytes == 0 {
+		cfg.InlineBytes = DefaultInlineBytes
+	}
+	if cfg.CheckInterval == 0 {
+		cfg.CheckInterval = time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return cfg
+}
+
+// Close waits for background work and closes the drives. No call may be under way.
+func (e *Engine) Close() error {
+	e.stop()
+	e.done.Wait()
+	e.janitor.flush()
+	var errs []error
+	for slot, s := range e.stores {
+		if s == nil {
+			continue
+		}
+		if err := s.Close(); err != nil && s.Err() == nil {
+			errs = append(errs, fmt.Errorf("close slot %d: %w", slot, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Counters gives the engine's counters.
+func (e *Engine) Counters() *Counters { return &e.counters }
+
+// Map gives the placement map in force. It must not be changed.
+func (e *Engine) Map() *placement.Map { return e.view.Load().Map }
+
+// Store gives the drive in a slot, nil when it isn't here.
+func (e *Engine) Store(slot int) *shardstore.Store { return e.stores[slot] }
+
+// Quiet says whether no clearing up is queued; what waits for a reader doesn't count.
+func (e *Engine) Quiet() bool { return e.janitor.quiet() }

@@ -1,0 +1,309 @@
+package object
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/appliance/record"
+	"github.com/millrace/millrace/nvme/shardstore"
+)
+
+const (
+	janitorInterval = 200 * time.Millisecond
+	// janitorRound bounds how many free records one round works off.
+	janitorRound = 512
+	// maxQueued bounds the free records that are kept in memory; more are found by a scan.
+	maxQueued = 100_000
+	// opLogKeep is how many mutations the op-log reaches back; a drive away for fewer can be
+	// brought up to date from it.
+	opLogKeep = 100_000
+	opLogStep = 4096
+)
+
+// freeItem is a free record to work off.
+type freeItem struct {
+	key  []byte
+	free *record.Free
+	from *shardstore.Store // found at a start: the drive to read an upload's parts from
+}
+
+// janitor does what need not be done before an acknowledgement: it clears pending marks, frees
+// what no record refers to, and trims the op-log. All of it is found again after a crash.
+type janitor struct {
+	e    *Engine
+	wake chan struct{}
+
+	mu      sync.Mutex
+	queue   []*freeItem
+	missed  bool // the queue was full: scan for what isn't in it
+	settled []record.Layout
+
+	trimmed   uint64 // the op-log is empty up to here
+	watermark uint64
+}
+
+func newJanitor(e *Engine) *janitor {
+	return &janitor{e: e, wake: make(chan struct{}, 1)}
+}
+
+// free queues items, each once nobody reads what it frees.
+func (j *janitor) free(items []*freeItem) {
+	for _, item := range items {
+		ids := make([]pin, 0, 1+len(item.free.Layouts))
+		if item.free.Upload != (record.UploadID{}) {
+			ids = append(ids, pin(item.free.Upload))
+		}
+		for i := range item.free.Layouts {
+			ids = append(ids, instancePin(item.free.Layouts[i].Instance))
+		}
+		j.freeAfter(item, ids)
+	}
+}
+
+func (j *janitor) freeAfter(item *freeItem, ids []pin) {
+	if len(ids) > 0 {
+		j.e.pins.whenUnread(ids[0], func() { j.freeAfter(item, ids[1:]) })
+		return
+	}
+	j.mu.Lock()
+	if len(j.queue) < maxQueued {
+		j.queue = append(j.queue, item)
+	} else {
+		j.missed = true
+	}
+	j.mu.Unlock()
+	j.nudge()
+}
+
+func (j *janitor) settle(l *record.Layout) {
+	j.mu.Lock()
+	j.settled = append(j.settled, *l)
+	full := len(j.settled) >= janitorRound
+	j.mu.Unlock()
+	if full {
+		j.nudge()
+	}
+}
+
+func (j *janitor) nudge() {
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (j *janitor) run(ctx context.Context) {
+	tick := time.NewTicker(janitorInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-j.wake:
+		}
+		j.flush()
+	}
+}
+
+// flush does all that is queued.
+func (j *janitor) flush() {
+	j.clearPending()
+	for j.freeRound() {
+	}
+	j.trimOpLog()
+}
+
+// clearPending removes the pending marks of the layouts that records refer to now.
+func (j *janitor) clearPending() {
+	j.mu.Lock()
+	settled := j.settled
+	j.settled = nil
+	j.mu.Unlock()
+	if len(settled) == 0 {
+		return
+	}
+	j.e.onSlots(settled, false, func(b *shardstore.Batch, id shardstore.ShardID) {
+		b.Delete(record.PendingKey(id.Segment, int(id.Index)))
+	})
+}
+
+// freeRound works off up to janitorRound free records, and says whether there may be more.
+func (j *janitor) freeRound() bool {
+	j.mu.Lock()
+	n := min(len(j.queue), janitorRound)
+	items := j.queue[:n:n]
+	j.queue = j.queue[n:]
+	scan := n == 0 && j.missed
+	if scan {
+		j.missed = false
+	}
+	j.mu.Unlock()
+	if scan {
+		if err := j.e.queueFrees(); err != nil {
+			j.e.log.Warn("scan of free records failed", "err", err)
+			return false
+		}
+		return true
+	}
+	if n == 0 {
+		return false
+	}
+	var layouts []record.Layout
+	var done []*freeItem
+	for _, item := range items {
+		l, err := j.e.layoutsOf(item)
+		if err != nil {
+			j.e.log.Warn("free record not worked off", "err", err) // the next start finds it
+			continue
+		}
+		layouts = append(layouts, l...)
+		item.free.Layouts = l // with those of an upload's parts: their bodies go too
+		done = append(done, item)
+	}
+	j.e.deleteShards(layouts, true)
+	j.e.removeFreed(done)
+	return true
+}
+
+// layoutsOf gives all layouts that a free record covers.
+func (e *Engine) layoutsOf(item *freeItem) ([]record.Layout, error) {
+	f := item.free
+	layouts := f.Layouts
+	if f.Upload == (record.UploadID{}) {
+		return layouts, nil
+	}
+	add := func(p *record.Part) bool {
+		layouts = append(layouts, p.Layout)
+		return true
+	}
+	if item.from != nil {
+		err := eachPartOn(item.from, f.Group, f.Upload, 0, add)
+		return layouts, err
+	}
+	err := e.eachPart(f.Group, f.Upload, 0, add)
+	return layouts, err
+}
+
+// deleteShards frees the shards of layouts on every drive that is here. A drive that is away keeps
+// its own until it is swept on its return.
+func (e *Engine) deleteShards(layouts []record.Layout, sync bool) {
+	e.onSlots(layouts, sync, func(b *shardstore.Batch, id shardstore.ShardID) {
+		b.DeleteShard(id)
+		b.Delete(record.OwnerKey(id.Segment, int(id.Index)))
+		b.Delete(record.PendingKey(id.Segment, int(id.Index)))
+	})
+}
+
+// maxBatchShards bounds the shards of one commit.
+const maxBatchShards = 1024
+
+// onSlots commits, on every live drive that has shards of the layouts, what f adds to a batch for each.
+func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstore.Batch, shardstore.ShardID)) {
+	batches := make([]*shardstore.Batch, len(e.stores))
+	n := 0
+	for i := range layouts {
+		for s, seg := range layouts[i].Segments {
+			id := shardstore.SegmentID(layouts[i].Instance.Segment(s))
+			for index, slot := range seg.Slots {
+				if st := e.live(slot); st != nil {
+					if batches[slot] == nil {
+						batches[slot] = st.NewBatch()
+					}
+					f(batches[slot], shardstore.ShardID{Segment: id, Index: uint8(index)})
+				}
+			}
+			if n++; n%maxBatchShards == 0 {
+				e.commitBatches(batches, synced)
+				clear(batches)
+			}
+		}
+	}
+	e.commitBatches(batches, synced)
+}
+
+// commitBatches commits a batch a slot, in parallel; a drive that fails is dropped.
+func (e *Engine) commitBatches(batches []*shardstore.Batch, synced bool) {
+	var wg sync.WaitGroup
+	for slot, b := range batches {
+		if b == nil {
+			continue
+		}
+		wg.Go(func() {
+			if err := e.stores[slot].Commit(context.Background(), b, synced); err != nil {
+				e.drop(slot, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// removeFreed removes free records that are worked off, with the part, body and manifest records that
+// belonged to them. Not synced: what a crash undoes is done again.
+func (e *Engine) removeFreed(items []*freeItem) {
+	byGroup := map[int][]*freeItem{}
+	for _, item := range items {
+		byGroup[item.free.Group] = append(byGroup[item.free.Group], item)
+	}
+	batches := make([]*shardstore.Batch, len(e.stores))
+	for group := range byGroup {
+		e.gates[group].RLock()
+		defer e.gates[group].RUnlock()
+	}
+	v := e.view.Load()
+	for group, items := range byGroup {
+		for _, slot := range v.Targets(group) {
+			if batches[slot] == nil {
+				batches[slot] = e.stores[slot].NewBatch()
+			}
+			for _, item := range items {
+				item.removeFrom(batches[slot])
+			}
+		}
+	}
+	e.commitBatches(batches, false)
+}
+
+func (f *freeItem) removeFrom(b *shardstore.Batch) {
+	b.Delete(f.key)
+	if u := f.free.Upload; u != (record.UploadID{}) {
+		parts := record.PartPrefix(f.free.Group, u)
+		b.DeleteRange(parts, record.PrefixEnd(parts))
+		b.Delete(record.ManifestKey(f.free.Group, u))
+	}
+	for i := range f.free.Layouts {
+		if f.free.Layouts[i].Inline {
+			b.Delete(record.BodyKey(f.free.Group, f.free.Layouts[i].Instance))
+		}
+	}
+}
+
+// trimOpLog persists the watermark and forgets old entries, once in a while.
+func (j *janitor) trimOpLog() {
+	settled := j.e.inflight.settled(&j.e.seq)
+	if settled < j.watermark+opLogStep {
+		return
+	}
+	j.watermark = settled
+	batches := make([]*shardstore.Batch, len(j.e.stores))
+	for _, slot := range j.e.view.Load().AllIn() {
+		b := j.e.stores[slot].NewBatch()
+		b.Set(record.WatermarkKey(), record.AppendWatermark(nil, settled))
+		if settled > opLogKeep {
+			b.DeleteRange(record.OpLogKey(j.trimmed), record.OpLogKey(settled-opLogKeep))
+		}
+		batches[slot] = b
+	}
+	j.e.commitBatches(batches, false)
+	if settled > opLogKeep {
+		j.trimmed = settled - opLogKeep
+	}
+}
+
+// quiet says whether nothing is queued.
+func (j *janitor) quiet() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.queue) == 0 && len(j.settled) == 0 && !j.missed
+}
