@@ -1,0 +1,173 @@
+package segment
+
+import (
+	"context"
+	"time"
+)
+
+// medianStep: one duration moves the running median by 1/medianStep of itself.
+const medianStep = 32
+
+// slowAfter is how long a shard read may take now before it counts as slow.
+func (o *IO) slowAfter() time.Duration {
+	return max(o.cfg.HedgeAfter, hedgeFactor*time.Duration(o.readNanos.Load()))
+}
+
+// observe takes a duration into the running median, which unlike a mean a few hanging drives can't move far.
+// Updates at the same time may overwrite each other; it is an estimate.
+func (o *IO) observe(took time.Duration) {
+	median := o.readNanos.Load()
+	switch {
+	case median == 0:
+		median = int64(took)
+	case int64(took) > median:
+		median += median/medianStep + 1
+	case int64(took) < median:
+		median -= median / medianStep
+	}
+	o.readNanos.Store(median)
+}
+
+// collect waits until every read of the window has ended or been given up. A shard that failed is marked.
+func (r *reader) collect(ctx context.Context, win *readWindow) error {
+	var expired <-chan time.Time
+	wait := r.io.slowAfter()
+	if r.hedging() && win.pending > 0 {
+		r.timer.Reset(wait)
+		expired = r.timer.C
+	}
+	for win.pending > 0 {
+		select {
+		case c := <-r.results:
+			r.answer(win, c)
+		case <-expired:
+			r.io.observe(wait)
+			if err := r.hedge(win); err != nil {
+				return err
+			}
+			if wait *= 2; win.pending > 0 {
+				r.timer.Reset(wait)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (r *reader) answer(win *readWindow, c *call) {
+	if c.abandoned {
+		return
+	}
+	c.answered = true
+	win.pending--
+	if c.err == nil {
+		r.io.observe(c.took)
+		return
+	}
+	win.again = true
+	if !c.extra {
+		win.cols[c.column].issued = false
+	}
+	if r.state[c.shard] != shardBad {
+		r.state[c.shard], r.errs[c.shard] = shardBad, c.err
+		r.report.Failed = append(r.report.Failed, ShardError{Shard: c.shard, Err: c.err})
+	}
+}
+
+// hedge gives up the reads that have not ended, if the other shards can make up for all of them. If not,
+// it is not a shard that is slow, but everything, and more reads would not help.
+func (r *reader) hedge(win *readWindow) error {
+	late := map[int]bool{}
+	for _, c := range win.calls {
+		if !c.answered {
+			late[c.shard] = true
+		}
+	}
+	left := 0
+	for j := range r.shards {
+		if r.usable(j) && !late[j] {
+			left++
+		}
+	}
+	if left < r.geo.Scheme.Data {
+		return nil
+	}
+	for j := range r.shards {
+		if late[j] && r.usable(j) {
+			r.state[j] = shardSlow
+			r.report.Slow = append(r.report.Slow, j)
+		}
+	}
+	given := win.calls
+	r.abandon(win)
+	win.again = true
+	var sizes []int
+	for _, c := range given {
+		if c.abandoned && !c.extra {
+			for _, b := range c.bufs {
+				sizes = append(sizes, len(b))
+			}
+		}
+	}
+	return r.relay(win, given, sizes)
+}
+
+// relay gives own bytes that a call may still write to a new place.
+func (r *reader) relay(win *readWindow, given []*call, sizes []int) error {
+	spans, err := win.takeScratch(r.io.cfg.Arena, sizes)
+	if err != nil {
+		r.scratch = scratchSlabs(win.asked)
+		return err
+	}
+	for _, c := range given {
+		if !c.abandoned || c.extra {
+			continue
+		}
+		win.cols[c.column].issued = false
+		for i := range win.pieces {
+			if win.pieces[i].Shard == c.column {
+				spans[0].off = win.bufs[i].off
+				win.bufs[i], spans = spans[0], spans[1:]
+			}
+		}
+	}
+	return nil
+}
+
+// abandon stops waiting for the reads of the window. They keep its memory until they end.
+func (r *reader) abandon(win *readWindow) {
+	if win.pending == 0 {
+		return
+	}
+	for _, c := range win.calls {
+		if c.answered {
+			continue
+		}
+		c.abandoned = true
+		if c.extra {
+			col := &win.cols[c.column]
+			col.extraIssued, col.extra = false, nil
+		}
+	}
+	win.pending, win.tainted = 0, true
+	r.results = nil // theirs has no room for others
+}
+
+// settle waits a moment for reads that are no longer wanted, so that as a rule none outlives the Read.
+func (r *reader) settle(win *readWindow) {
+	if win.pending == 0 {
+		return
+	}
+	timer := time.NewTimer(r.io.slowAfter())
+	defer timer.Stop()
+	for win.pending > 0 {
+		select {
+		case c := <-r.results:
+			c.answered = true
+			win.pending--
+		case <-timer.C:
+			r.abandon(win)
+		}
+	}
+}

@@ -1,0 +1,343 @@
+package segment
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/minio/crc64nvme"
+
+	"github.com/millrace/millrace/appliance/arena"
+	"github.com/millrace/millrace/appliance/erasure"
+)
+
+// WriteResult is what a Write did.
+type WriteResult struct {
+	// CRC64NVME is of the logical bytes.
+	CRC64NVME uint64
+	// Failed has the error of each shard that is not wholly written, and nil for the others.
+	Failed []error
+}
+
+// FailedShards is the number of shards that are not wholly written.
+func (r WriteResult) FailedShards() int {
+	n := 0
+	for _, err := range r.Failed {
+		if err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Write reads the segment's bytes from body and writes them, coded, to the shards. Each byte is given once
+// to digest, in order, soon after it was read; digest may be nil. A nil shard counts as failed. A shard
+// that fails is left out from then on while as many as the scheme has data shards are left: what Failed says
+// is for the caller to judge. When there are fewer, the error is ErrTooFewShards. A body that ends early
+// gives ErrBodyShort; another error of the body, of ctx or of the arena is returned as it is. Nothing
+// beyond the segment's size is read from body. No call to a shard is left running when Write returns.
+func (o *IO) Write(ctx context.Context, g erasure.Geometry, shards []ShardWriter, body io.Reader,
+	digest func(p []byte),
+) (WriteResult, error) {
+	if err := checkShards(g, len(shards)); err != nil {
+		return WriteResult{}, err
+	}
+	coder, err := o.coders.Coder(g.Scheme)
+	if err != nil {
+		return WriteResult{}, err
+	}
+	w := &writer{io: o, geo: g, coder: coder, shards: shards, body: body, digest: digest}
+	w.failed = make([]error, len(shards))
+	w.own = make([]ownCRCs, g.Scheme.Data)
+	for j := range shards {
+		if shards[j] == nil {
+			w.fail(j, ErrNoShard, 0)
+		}
+	}
+	if err := w.run(ctx); err != nil {
+		return WriteResult{Failed: w.failed}, err
+	}
+	crc, err := w.foldCRCs()
+	return WriteResult{CRC64NVME: crc, Failed: w.failed}, err
+}
+
+// writer is one Write. Its stage 1 (fill) uses only left, body and digest of it, stage 2 (store) the rest.
+type writer struct {
+	io     *IO
+	geo    erasure.Geometry
+	coder  *erasure.Coder
+	shards []ShardWriter
+	body   io.Reader
+	digest func([]byte)
+	left   int64 // bytes of the body still to be read
+
+	failed  []error
+	own     []ownCRCs
+	tailCRC uint64 // of the bytes before the padding in the last block that has any
+}
+
+// ownCRCs are the block CRCs of a data shard that failed, from the block on where it did.
+type ownCRCs struct {
+	used bool
+	from int
+	crcs []uint64
+}
+
+// writeWindow is the memory of some whole stripes.
+type writeWindow struct {
+	carver carver
+	first  int        // its first stripe
+	units  [][][]byte // of each shard, its units
+	runs   [][]byte   // the data units in logical order, adjacent ones as one
+	errs   []error    // of each shard's call
+}
+
+func (w *writer) run(ctx context.Context) error {
+	perWindow := w.io.windowStripes(w.geo)
+	count := (w.geo.Stripes() + perWindow - 1) / perWindow
+	bufs, windows, err := w.acquire(ctx, perWindow, min(count, 2))
+	if err != nil {
+		return err
+	}
+	defer bufs.Release()
+	w.left = w.geo.SizeBytes
+	if count == 1 {
+		w.shape(windows[0], 0, perWindow)
+		if err := w.fill(windows[0]); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return w.store(windows[0])
+	}
+	return w.pipeline(ctx, windows, count, perWindow)
+}
+
+// pipeline fills one window while the other is coded and written.
+func (w *writer) pipeline(ctx context.Context, windows []*writeWindow, count, perWindow int) (err error) {
+	filled := make(chan *writeWindow, 1)
+	stored := make(chan error, len(windows)) // never blocks: one a window
+	go func() {
+		defer close(stored)
+		var err error
+		for win := range filled {
+			if err == nil {
+				err = w.store(win)
+			}
+			stored <- err
+		}
+	}()
+	defer func() {
+		close(filled)
+		for storeErr := range stored {
+			if err == nil {
+				err = storeErr
+			}
+		}
+	}()
+	for i := range count {
+		if i >= len(windows) {
+			if err := <-stored; err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		win := windows[i%len(windows)]
+		w.shape(win, i*perWindow, perWindow)
+		if err := w.fill(win); err != nil {
+			return err
+		}
+		filled <- win
+	}
+	return nil
+}
+
+// acquire takes the memory of all windows at once.
+func (w *writer) acquire(ctx context.Context, perWindow, n int) (*arena.Buffers, []*writeWindow, error) {
+	units := perWindow * w.geo.Scheme.Shards()
+	if w.mirrored() {
+		units = perWindow
+	}
+	var one []int
+	one = slabSizes(one, units, w.geo.UnitBytes(0))
+	sizes := one
+	for i := 1; i < n; i++ {
+		sizes = append(sizes[:len(sizes):len(sizes)], one...)
+	}
+	bufs, err := w.io.cfg.Arena.Acquire(ctx, sizes...)
+	if err != nil {
+		return nil, nil, err
+	}
+	windows := make([]*writeWindow, n)
+	for i := range windows {
+		win := &writeWindow{units: make([][][]byte, len(w.shards)), errs: make([]error, len(w.shards))}
+		for j := range one {
+			win.carver.slabs = append(win.carver.slabs, bufs.At(i*len(one)+j))
+		}
+		windows[i] = win
+	}
+	return bufs, windows, nil
+}
+
+// mirrored: parity shards are copies, and are written from the memory of the data shard.
+func (w *writer) mirrored() bool { return w.geo.Scheme.Data == 1 }
+
+// shape cuts the window's memory into the units of up to n stripes from first on.
+func (w *writer) shape(win *writeWindow, first, n int) {
+	win.first, win.runs = first, win.runs[:0]
+	win.carver.reset()
+	for j := range win.units {
+		win.units[j] = win.units[j][:0]
+	}
+	last := min(first+n, w.geo.Stripes())
+	runSlab, runStart := -1, 0
+	for s := first; s < last; s++ {
+		for j := range w.geo.Scheme.Data {
+			unit, slab, at := win.carver.take(w.geo.UnitBytes(s))
+			win.units[j] = append(win.units[j], unit)
+			if slab == runSlab { // adjacent to the one before
+				win.runs[len(win.runs)-1] = win.carver.slabs[slab][runStart : at+len(unit)]
+				continue
+			}
+			runSlab, runStart = slab, at
+			win.runs = append(win.runs, unit)
+		}
+	}
+	for s := first; s < last; s++ {
+		for j := w.geo.Scheme.Data; j < len(w.shards); j++ {
+			if w.mirrored() {
+				win.units[j] = append(win.units[j], win.units[0][s-first])
+				continue
+			}
+			unit, _, _ := win.carver.take(w.geo.UnitBytes(s))
+			win.units[j] = append(win.units[j], unit)
+		}
+	}
+}
+
+// fill reads the window's part of the body, and zeroes what is padding.
+func (w *writer) fill(win *writeWindow) error {
+	for _, run := range win.runs {
+		n := int(min(w.left, int64(len(run))))
+		if err := readBody(w.body, run[:n], w.digest); err != nil {
+			return err
+		}
+		clear(run[n:])
+		w.left -= int64(n)
+	}
+	return nil
+}
+
+// digestBytes is how much is read, from a body that gives little at a time, before it is digested.
+const digestBytes = 64 << 10
+
+// maxEmptyReads is how often in a row a body may give nothing.
+const maxEmptyReads = 100
+
+func readBody(body io.Reader, p []byte, digest func([]byte)) error {
+	read, digested, empty := 0, 0, 0
+	for read < len(p) {
+		n, err := body.Read(p[read:])
+		read += n
+		if digest != nil && (read-digested >= digestBytes || read == len(p)) {
+			digest(p[digested:read])
+			digested = read
+		}
+		switch {
+		case read == len(p):
+		case err == io.EOF:
+			return ErrBodyShort
+		case err != nil:
+			return err
+		case n > 0:
+			empty = 0
+		default:
+			if empty++; empty == maxEmptyReads {
+				return io.ErrNoProgress
+			}
+		}
+	}
+	return nil
+}
+
+// store codes the window and writes it to every shard that has not failed.
+func (w *writer) store(win *writeWindow) error {
+	if w.geo.Scheme.Parity > 0 && !w.mirrored() {
+		stripe := make([][]byte, len(w.shards))
+		for s := range win.units[0] {
+			for j := range stripe {
+				stripe[j] = win.units[j][s]
+			}
+			if err := w.coder.Encode(stripe); err != nil {
+				return err
+			}
+		}
+	}
+	off := int64(win.first) * erasure.UnitBytes
+	w.writeShards(win, off)
+	for j, err := range win.errs {
+		if err != nil {
+			w.fail(j, err, int(off/erasure.BlockBytes))
+		}
+	}
+	w.checksumHere(win)
+	live := len(w.shards) - WriteResult{Failed: w.failed}.FailedShards()
+	if live < w.geo.Scheme.Data {
+		return tooFew(w.failed)
+	}
+	return nil
+}
+
+// writeShards makes one call a shard, all at once, the last of them on this goroutine.
+func (w *writer) writeShards(win *writeWindow, off int64) {
+	clear(win.errs)
+	last := -1
+	var wg sync.WaitGroup
+	for j := range w.shards {
+		if w.failed[j] != nil {
+			continue
+		}
+		if before := last; before >= 0 {
+			wg.Go(func() { win.errs[before] = w.shards[before].WriteAt(win.units[before], off) })
+		}
+		last = j
+	}
+	if last >= 0 {
+		win.errs[last] = w.shards[last].WriteAt(win.units[last], off)
+	}
+	wg.Wait()
+}
+
+// fail leaves a shard out. From block on its CRCs are computed here.
+func (w *writer) fail(j int, err error, block int) {
+	w.failed[j] = err
+	if j < len(w.own) {
+		w.own[j] = ownCRCs{used: true, from: block}
+	}
+}
+
+// checksumHere computes the CRCs that no shard has: of the shards that failed, and of the end of the data.
+func (w *writer) checksumHere(win *writeWindow) {
+	for j := range w.own {
+		if !w.own[j].used {
+			continue
+		}
+		for _, unit := range win.units[j] {
+			for len(unit) > 0 {
+				n := min(len(unit), erasure.BlockBytes)
+				w.own[j].crcs = append(w.own[j].crcs, crc64nvme.Checksum(unit[:n]))
+				unit = unit[n:]
+			}
+		}
+	}
+	var room [1]erasure.Piece
+	tail := w.geo.AppendPieces(room[:0], w.geo.SizeBytes-1, 1)[0]
+	stripe := int(tail.Offset/erasure.UnitBytes) - win.first
+	if stripe < len(win.units[0]) {
+		start := int(tail.Offset % erasure.UnitBytes)
+		w.tailCRC = crc64nvme.Checksum(win.units[tail.Shard][stripe][start : start+tail.Head+1])
+	}
+}
