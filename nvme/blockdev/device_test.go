@@ -170,7 +170,8 @@ func TestCloseDuringCalls(t *testing.T) {
 
 func TestBufferedWhereDirectIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	if out, err := exec.CommandContext(context.Background(), "mount", "-t", "ramfs", "none", dir).CombinedOutput(); err != nil {
+	mount := exec.CommandContext(context.Background(), "mount", "-t", "ramfs", "none", dir)
+	if out, err := mount.CombinedOutput(); err != nil {
 		t.Skipf("ramfs, which has no direct I/O, can't be mounted: %s", out)
 	}
 	t.Cleanup(func() { exec.CommandContext(context.Background(), "umount", dir).Run() })

@@ -58,7 +58,8 @@ func TestFaultRules(t *testing.T) {
 
 func TestFaultGoneHoldTimesAndCounts(t *testing.T) {
 	page := [][]byte{fill(1)}
-	f := blockdev.NewFault(blockdev.NewMem(1<<20), blockdev.Rule{Kind: blockdev.FlushOp, Times: 2, Err: blockdev.ErrInjected})
+	twice := blockdev.Rule{Kind: blockdev.FlushOp, Times: 2, Err: blockdev.ErrInjected}
+	f := blockdev.NewFault(blockdev.NewMem(1<<20), twice)
 	for i, want := range []error{blockdev.ErrInjected, blockdev.ErrInjected, nil} {
 		if err := f.Flush(); !errors.Is(err, want) {
 			t.Errorf("flush %d = %v; want %v", i+1, err, want)

@@ -154,12 +154,44 @@ func (d *Drive) openEntries(dir *os.File, opt Options) error {
 	if err != nil {
 		return err
 	}
-	d.identities = []identity{
+	identities := []identity{
 		{d.Path, dirInfo},
 		{filepath.Join(d.Path, metaName), metaInfo},
 		{filepath.Join(d.Path, dataName), dataInfo},
 	}
+	d.present = func() error {
+		for _, id := range identities {
+			if err := id.check(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	return nil
+}
+
+// identity is a path and what was there when the drive was opened.
+type identity struct {
+	path string
+	info os.FileInfo
+}
+
+func (id identity) check() error {
+	now, err := os.Stat(id.path)
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(id.info, now) {
+		return fmt.Errorf("%s is another %s now", id.path, kindOf(now))
+	}
+	return nil
+}
+
+func kindOf(info os.FileInfo) string {
+	if info.IsDir() {
+		return "directory"
+	}
+	return "file"
 }
 
 // pinnedPath is a path that leads to the open directory wherever it is moved; the plain path

@@ -95,8 +95,8 @@ type Drive struct {
 	Path    string
 	Kind    Kind
 
-	identities []identity
-	close      []func() error // in the order of opening; run backwards
+	present func() error
+	close   []func() error // in the order of opening; run backwards
 }
 
 // Open opens the drive at path for this process alone. It gives ErrNoDrive where there is none,
@@ -170,10 +170,8 @@ func probe(path string) (Found, error) {
 // Present reports whether the thing at Path is still the drive that was opened. When it was
 // moved away, replaced or has vanished, the error matches blockdev.ErrGone.
 func (d *Drive) Present() error {
-	for _, id := range d.identities {
-		if err := id.check(); err != nil {
-			return fmt.Errorf("drive %s: %w: %w", d.Path, blockdev.ErrGone, err)
-		}
+	if err := d.present(); err != nil {
+		return fmt.Errorf("drive %s: %w: %w", d.Path, blockdev.ErrGone, err)
 	}
 	return nil
 }
@@ -204,30 +202,6 @@ func named(path string) func(*Drive, error) (*Drive, error) {
 
 func foreign(found Found) error {
 	return fmt.Errorf("%s; not touched: %w", found.What, ErrForeign)
-}
-
-// identity is a path and what was there when the drive was opened.
-type identity struct {
-	path string
-	info os.FileInfo
-}
-
-func (id identity) check() error {
-	now, err := os.Stat(id.path)
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(id.info, now) {
-		return fmt.Errorf("%s is another %s now", id.path, kindOf(now))
-	}
-	return nil
-}
-
-func kindOf(info os.FileInfo) string {
-	if info.IsDir() {
-		return "directory"
-	}
-	return "file"
 }
 
 // syncDir makes the entries of a directory durable.

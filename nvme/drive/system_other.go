@@ -3,6 +3,7 @@
 package drive
 
 import (
+	"context"
 	"errors"
 	"os"
 )
@@ -10,3 +11,9 @@ import (
 func lockDirectory(string) (func(), error) { return func() {}, nil }
 
 func allocate(*os.File, int64) error { return errors.ErrUnsupported }
+
+func probeBlock(string) (Found, error) { return Found{}, errors.ErrUnsupported }
+
+func openBlock(context.Context, string, Options) (*Drive, error) { return nil, errors.ErrUnsupported }
+
+func createBlock(context.Context, string, CreateOptions) error { return errors.ErrUnsupported }
