@@ -60,11 +60,14 @@ func Format(ctx context.Context, o Options, label Label) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := markFormatting(&o); err != nil {
+		return fmt.Errorf("format metadata: %w", err)
+	}
 	if err := eraseSuperblocks(o.Data); err != nil {
 		return err
 	}
 	if err := formatMeta(&o, label); err != nil {
-		return err
+		return fmt.Errorf("format metadata: %w", err)
 	}
 	if err := writeSuperblock(o.Data, superblock{label: label, sequence: 1}); err != nil {
 		return err
@@ -76,14 +79,20 @@ func Format(ctx context.Context, o Options, label Label) error {
 }
 
 func checkUnused(o *Options) error {
-	if err := checkNoSuperblock(o.Data); err != nil {
-		return err
-	}
 	names, err := listDir(o.MetaFS, o.MetaDir)
 	if err != nil {
 		return fmt.Errorf("list metadata: %w", err)
 	}
-	if len(names) > 0 && !slices.Contains(names, formattingName) {
+	if slices.Contains(names, formattingName) {
+		_, err := ReadLabel(o.Data)
+		if errors.Is(err, ErrNotFormatted) || errors.Is(err, ErrCorrupt) {
+			return nil
+		}
+	}
+	if err := checkNoSuperblock(o.Data); err != nil {
+		return err
+	}
+	if len(names) > 0 {
 		return fmt.Errorf("%w: metadata folder %s holds %d files", ErrFormatted, o.MetaDir, len(names))
 	}
 	return nil
@@ -117,31 +126,29 @@ func eraseSuperblocks(dev blockdev.Device) error {
 	return nil
 }
 
-// formatMeta makes an empty Pebble with the drive record in it. The mark stays until the
-// superblocks are written.
-func formatMeta(o *Options, label Label) error {
+// markFormatting makes the file that says so, durably.
+func markFormatting(o *Options) error {
 	if err := o.MetaFS.MkdirAll(o.MetaDir, 0o700); err != nil {
-		return fmt.Errorf("format metadata: %w", err)
+		return err
 	}
 	mark, err := o.MetaFS.Create(formattingPath(o), vfs.WriteCategoryUnspecified)
-	if err == nil {
-		err = errors.Join(mark.Sync(), mark.Close(), syncDir(o.MetaFS, o.MetaDir))
-	}
 	if err != nil {
-		return fmt.Errorf("format metadata: %w", err)
+		return err
 	}
+	return errors.Join(mark.Sync(), mark.Close(), syncDir(o.MetaFS, o.MetaDir))
+}
+
+// formatMeta makes an empty Pebble with the drive record in it.
+func formatMeta(o *Options, label Label) error {
 	if err := clearDir(o.MetaFS, o.MetaDir); err != nil {
-		return fmt.Errorf("format metadata: %w", err)
+		return err
 	}
 	s := newStore(o, label)
+	var err error
 	if s.db, err = s.openPebble(o, true); err == nil {
 		err = s.db.Set([]byte{prefixDrive}, appendDriveRecord(nil, &label), pebble.Sync)
 	}
-	err = errors.Join(err, s.Close(), syncDir(o.MetaFS, o.MetaDir))
-	if err != nil {
-		return fmt.Errorf("format metadata: %w", err)
-	}
-	return nil
+	return errors.Join(err, s.Close(), syncDir(o.MetaFS, o.MetaDir))
 }
 
 // listDir lists a folder that may be missing, without what every new ext4 has.
