@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -228,6 +227,6 @@ func (e *Engine) loadBucketsFrom(slot uint8) error {
 }
 
 func cloneBucket(b store.Bucket) store.Bucket {
-	b.Attributes = maps.Clone(b.Attributes)
+	b.Attributes = cloneAttributes(b.Attributes)
 	return b
 }

@@ -32,7 +32,7 @@ func (e *Engine) Put(ctx context.Context, r store.PutRequest) (store.Object, err
 	defer w.release()
 	rec := &record.Object{Size: r.SizeBytes, Modified: now(), ETag: w.seal.ETag, Layout: w.layout,
 		Checksums: w.seal.Checksums, System: maps.Clone(r.System), User: maps.Clone(r.User),
-		Attributes: maps.Clone(r.Attributes)}
+		Attributes: cloneAttributes(r.Attributes)}
 	return e.commitObject(r.Bucket, r.Key, r.Precondition, func(m *mutation, _ *record.Object) (*record.Object, error) {
 		w.addTo(m)
 		return rec, nil
@@ -210,6 +210,14 @@ func (e *Engine) keyLock(bucket uint64, key string) interface {
 	RUnlock()
 } {
 	return &e.keys[xxh3.HashStringSeed(key, bucket)%lockStripes]
+}
+
+func cloneAttributes(a map[string][]byte) map[string][]byte {
+	c := maps.Clone(a)
+	for k, v := range c {
+		c[k] = append([]byte{}, v...)
+	}
+	return c
 }
 
 func checkName(key string, size int64) error {
