@@ -309,3 +309,29 @@ func TestBlockAfterKill(t *testing.T) {
 	}
 	closeDrive(t, d)
 }
+
+// TestBlockAfterPowerCut opens a copy of a device that was taken while it was mounted: its
+// journal has to be replayed.
+func TestBlockAfterPowerCut(t *testing.T) {
+	l, cut := newLoop(t, 512), newLoop(t, 512)
+	d := l.create(t)
+	f, err := os.Create(filepath.Join(d.MetaDir, "note"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(f, "kept")
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "dd", "if="+l.file, "of="+cut.file, "bs=1M", "conv=notrunc")
+	closeDrive(t, d)
+	before := command(t, "dumpe2fs", "-h", cut.file+"?offset=1048576")
+	if !strings.Contains(before, "needs_recovery") {
+		t.Error("the copy needs no recovery: the test shows nothing")
+	}
+	d = cut.open(t)
+	if got, err := os.ReadFile(filepath.Join(d.MetaDir, "note")); string(got) != "kept\n" {
+		t.Errorf("note holds %q, %v; want kept", got, err)
+	}
+	closeDrive(t, d)
+}
