@@ -1,8 +1,10 @@
 package tidy
 
 import (
+	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -142,16 +144,17 @@ func checkPackageNames(t *tree) []finding {
 	return out
 }
 
-// checkTestImports holds tests to the standard library, go-cmp, and what the code itself links.
-// A module of its own (the tests with other people's clients) is free in that.
+// checkTestImports holds tests to the standard library, go-cmp, and the modules that the code
+// itself links. A module of its own (the tests with other people's clients) is free in that.
 func checkTestImports(t *tree) []finding {
-	linked := map[string]bool{"github.com/google/go-cmp/cmp": true, "github.com/google/go-cmp/cmp/cmpopts": true}
+	required := modules(t)
+	linked := map[string]bool{"github.com/google/go-cmp": true}
 	for _, f := range t.code {
 		if f.test || inNestedModule(t, f.path) {
 			continue
 		}
 		for _, p := range imports(f) {
-			linked[p] = true
+			linked[moduleOf(p, required)] = true
 		}
 	}
 	var out []finding
@@ -161,12 +164,34 @@ func checkTestImports(t *tree) []finding {
 		}
 		for _, p := range imports(f) {
 			_, mine := ours(p)
-			if !mine && strings.Contains(top(p), ".") && !linked[p] {
+			if !mine && strings.Contains(top(p), ".") && !linked[moduleOf(p, required)] {
 				out = append(out, finding{f.path, "a test needs a library of its own: " + p})
 			}
 		}
 	}
 	return out
+}
+
+var requirement = regexp.MustCompile(`(?m)^(?:require)?[ \t]+(\S+\.\S+/\S+) v\S+`)
+
+// modules are the paths that go.mod requires.
+func modules(t *tree) []string {
+	var paths []string
+	for _, m := range requirement.FindAllSubmatch(t.text["go.mod"], -1) {
+		paths = append(paths, string(m[1]))
+	}
+	return paths
+}
+
+// moduleOf is the longest of the modules that holds the package, or the package itself.
+func moduleOf(importPath string, modules []string) string {
+	best := ""
+	for _, m := range modules {
+		if (importPath == m || strings.HasPrefix(importPath, m+"/")) && len(m) > len(best) {
+			best = m
+		}
+	}
+	return cmp.Or(best, importPath)
 }
 
 // inNestedModule says whether the file belongs to a go.mod below the root.
