@@ -147,7 +147,7 @@ func checkPackageNames(t *tree) []finding {
 // checkTestImports holds tests to the standard library, go-cmp, and the modules that the code
 // itself links. A module of its own (the tests with other people's clients) is free in that.
 func checkTestImports(t *tree) []finding {
-	required := modules(t)
+	required := append(modules(t), "github.com/google/go-cmp")
 	linked := map[string]bool{"github.com/google/go-cmp": true}
 	for _, f := range t.code {
 		if f.test || inNestedModule(t, f.path) {
