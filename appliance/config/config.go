@@ -19,7 +19,7 @@ type Config struct {
 	StateDir string `toml:"state-dir"`
 	// Drives is the number of virtual drives made in Dir at the first start.
 	Drives int `toml:"drives"`
-	// DriveSize is the size of each of them, in bytes.
+	// DriveSize is the size of the data area of drives that are folders, in bytes.
 	DriveSize Size `toml:"drive-size"`
 	// DrivePaths are real drives or drive directories, instead of Dir.
 	DrivePaths []string `toml:"drive"`
@@ -63,7 +63,7 @@ const (
 
 // Limits of the options.
 const (
-	MaxDrives      = 256
+	MaxDrives      = 200
 	MinDriveSize   = 64 * MiB
 	MinArenaSize   = 16 * MiB
 	MinMemoryLimit = 64 * MiB

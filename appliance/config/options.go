@@ -39,7 +39,7 @@ var options = []option{
 		text(func(c *Config) *string { return &c.Dir })},
 	{"drives", "make `N` virtual drives (first start only)", "6",
 		number(func(c *Config) *int { return &c.Drives })},
-	{"drive-size", "`SIZE` of each virtual drive (first start only)", "4GiB",
+	{"drive-size", "`SIZE` of each drive that is a folder (first start only)", "4GiB",
 		size(func(c *Config) *Size { return &c.DriveSize })},
 	{"drive", "use the block device or folder at `PATH` as a drive, instead of --dir (repeatable)", "",
 		texts(func(c *Config) *[]string { return &c.DrivePaths })},

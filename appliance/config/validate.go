@@ -23,8 +23,8 @@ func (c *Config) validateDrives() error {
 	case c.Dir != "" && len(c.DrivePaths) > 0:
 		errs = append(errs, errors.New("--dir and --drive exclude each other"))
 	}
-	if len(c.DrivePaths) > 0 && (c.Drives != 0 || c.DriveSize != 0) {
-		errs = append(errs, errors.New("--drives and --drive-size go with --dir, not with --drive"))
+	if len(c.DrivePaths) > 0 && c.Drives != 0 {
+		errs = append(errs, errors.New("--drives goes with --dir, not with --drive"))
 	}
 	if c.Drives < 0 || c.Drives > MaxDrives || len(c.DrivePaths) > MaxDrives {
 		errs = append(errs, fmt.Errorf("drives: want 1 to %d of them", MaxDrives))

@@ -24,6 +24,8 @@ type DownloadOptions struct {
 	PartBytes int64 // 0 is DefaultPartBytes
 	Parallel  int   // parts in flight; 0 is DefaultParallel
 	NoVerify  bool
+	// Info is what Head gave for the object, if it was asked already.
+	Info *Info
 	// Progress is called with the number of bytes that came, from many goroutines; it may be nil.
 	Progress func(n int64)
 }
@@ -33,9 +35,14 @@ type DownloadOptions struct {
 func (c *Client) Download(
 	ctx context.Context, bucket, key string, w io.WriterAt, o DownloadOptions,
 ) (GetResult, error) {
-	info, err := c.Head(ctx, bucket, key)
-	if err != nil {
-		return GetResult{}, err
+	var info Info
+	if o.Info != nil {
+		info = *o.Info
+	} else {
+		var err error
+		if info, err = c.Head(ctx, bucket, key); err != nil {
+			return GetResult{}, err
+		}
 	}
 	part := o.PartBytes
 	if part <= 0 {
