@@ -178,5 +178,8 @@ func (e *Engine) Map() *placement.Map { return e.view.Load().Map }
 // Store gives the drive in a slot, nil when it isn't here.
 func (e *Engine) Store(slot int) *shardstore.Store { return e.stores[slot] }
 
+// Settle does all clearing up that is queued, now.
+func (e *Engine) Settle() { e.janitor.flush() }
+
 // Quiet says whether no clearing up is queued; what waits for a reader doesn't count.
 func (e *Engine) Quiet() bool { return e.janitor.quiet() }

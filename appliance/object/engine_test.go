@@ -122,16 +122,15 @@ func TestTooFewDrives(t *testing.T) {
 	for _, i := range []int{0, 2, 5} {
 		b.drives[i].gone = true
 	}
-	if _, err := object.Open(context.Background(), b.config()); !errors.Is(err, object.ErrTooFewDrives) {
+	if _, err := b.tryOpen(); !errors.Is(err, object.ErrTooFewDrives) {
 		t.Errorf("Open with 3 of 6 drives = %v; want ErrTooFewDrives", err)
 	}
 }
 
 func TestMembersThatDoNotBelong(t *testing.T) {
 	b, other := newBox(t, erasure.Scheme{Data: 2, Parity: 1}, 3), newBox(t, erasure.Scheme{Data: 2, Parity: 1}, 3)
-	cfg := b.config()
-	cfg.Members = append(cfg.Members, object.Member{Store: other.openStore(other.drives[0])})
-	if _, err := object.Open(context.Background(), cfg); !errors.Is(err, object.ErrOtherPool) {
+	b.strays = []object.Member{{Store: other.openStore(other.drives[0])}}
+	if _, err := b.tryOpen(); !errors.Is(err, object.ErrOtherPool) {
 		t.Errorf("Open with a drive of another pool = %v; want ErrOtherPool", err)
 	}
 }

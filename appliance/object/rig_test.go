@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/millrace/millrace/appliance/arena"
 	"github.com/millrace/millrace/appliance/erasure"
@@ -30,6 +31,8 @@ type box struct {
 	arena  *arena.Arena
 	cache  *shardstore.Cache
 	drives []*boxDrive
+	power  *power // nil: it never fails
+	strays []object.Member
 }
 
 type boxDrive struct {
@@ -76,7 +79,12 @@ func newBox(t testing.TB, scheme erasure.Scheme, drives int) *box {
 
 func (b *box) options(d *boxDrive) shardstore.Options {
 	d.fault = blockdev.NewFault(d.mem)
-	return shardstore.Options{Data: d.fault, MetaFS: d.fs, MetaDir: "meta", Cache: b.cache, MetaReserveBytes: -1}
+	o := shardstore.Options{Data: d.fault, MetaFS: d.fs, MetaDir: "meta", Cache: b.cache, MetaReserveBytes: -1}
+	if b.power != nil {
+		o.Data = powered{d.fault, b.power}
+		o.MetaFS = errorfs.Wrap(d.fs, b.power)
+	}
+	return o
 }
 
 func (b *box) openStore(d *boxDrive) *shardstore.Store {
@@ -90,31 +98,36 @@ func (b *box) openStore(d *boxDrive) *shardstore.Store {
 
 var errAbsent = errors.New("drive was pulled")
 
-func (b *box) members() []object.Member {
-	var members []object.Member
+// tryOpen opens an engine on the drives that are there.
+func (b *box) tryOpen() (*object.Engine, error) {
+	cfg := object.Config{Arena: b.arena, CheckInterval: 5 * time.Millisecond}
 	for _, d := range b.drives {
 		if d.gone {
 			continue
 		}
 		d.absent.Store(false)
-		members = append(members, object.Member{Store: b.openStore(d), Present: func() error {
+		s, err := shardstore.Open(context.Background(), b.options(d))
+		if err != nil {
+			for _, m := range cfg.Members {
+				_ = m.Store.Close()
+			}
+			return nil, err
+		}
+		cfg.Members = append(cfg.Members, object.Member{Store: s, Present: func() error {
 			if d.absent.Load() {
 				return errAbsent
 			}
 			return nil
 		}})
 	}
-	rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
-	return members
-}
-
-func (b *box) config() object.Config {
-	return object.Config{Members: b.members(), Arena: b.arena, CheckInterval: 5 * time.Millisecond}
+	cfg.Members = append(cfg.Members, b.strays...)
+	rand.Shuffle(len(cfg.Members), func(i, j int) { cfg.Members[i], cfg.Members[j] = cfg.Members[j], cfg.Members[i] })
+	return object.Open(context.Background(), cfg)
 }
 
 func (b *box) open() *object.Engine {
 	b.t.Helper()
-	e, err := object.Open(context.Background(), b.config())
+	e, err := b.tryOpen()
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -197,6 +197,24 @@ func kindRanges(kinds ...byte) []KeyRange {
 	return ranges
 }
 
+// Kind says what kind of record a key is for.
+type Kind byte
+
+// The kinds that refer to stored bytes.
+const (
+	ObjectRecord Kind = kindObject
+	PartRecord   Kind = kindPart
+	FreeRecord   Kind = kindFree
+)
+
+// KindOf gives the kind of a key's record; 0 for an empty key.
+func KindOf(k []byte) Kind {
+	if len(k) == 0 {
+		return 0
+	}
+	return Kind(k[0])
+}
+
 // NameOfKey gives the bucket and S3 key that the record of that key belongs to, if it names them; else the
 // record names its group (GroupOfKey).
 func NameOfKey(k []byte) (bucket uint64, key string, named bool, err error) {
