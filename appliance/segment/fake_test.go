@@ -3,9 +3,11 @@ package segment
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -136,7 +138,7 @@ func newRig(t testing.TB, arenaBytes int64, cfg Config) *rig {
 	}
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {
-		for i := 0; runtime.NumGoroutine() > before && i < 2000; i++ {
+		for i := 0; (runtime.NumGoroutine() > before || a.InUseBytes() > 0) && i < 2000; i++ {
 			time.Sleep(time.Millisecond)
 		}
 		if n := runtime.NumGoroutine(); n > before {
@@ -241,15 +243,12 @@ func (r *rig) wantRange(g erasure.Geometry, from []ShardReader, data []byte, off
 
 // payload is n bytes that differ from place to place.
 func payload(n int64, seed uint64) []byte {
-	p := make([]byte, n)
-	x := seed*2862933555777941757 + 3037000493
-	for i := range p {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		p[i] = byte(x >> 24)
+	p := make([]byte, n+7)
+	rng := rand.NewPCG(seed, 0)
+	for i := int64(0); i < n; i += 8 {
+		binary.LittleEndian.PutUint64(p[i:], rng.Uint64())
 	}
-	return p
+	return p[:n:n]
 }
 
 // trickle gives a body in odd bits, with io.EOF together with the last.

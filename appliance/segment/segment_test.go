@@ -19,6 +19,7 @@ import (
 )
 
 func TestSlabSizesHoldTheSlices(t *testing.T) {
+	memory := make([]byte, arena.MaxBytes)
 	for n := 1; n < 24; n++ {
 		for size := 4096; size <= erasure.UnitBytes; size += 4096 {
 			c, total := carver{}, 0
@@ -26,7 +27,7 @@ func TestSlabSizesHoldTheSlices(t *testing.T) {
 				if s > arena.MaxBytes || s < size {
 					t.Fatalf("slabSizes(%d, %d) has a slab of %d", n, size, s)
 				}
-				c.slabs = append(c.slabs, make([]byte, s))
+				c.slabs = append(c.slabs, memory[:s])
 				class := arena.MinBytes
 				for class < s {
 					class *= 2
@@ -48,6 +49,7 @@ func TestSlabSizesHoldTheSlices(t *testing.T) {
 // Every edge of the layout, in several schemes: written, read whole, and read with the first shards lost.
 func TestSizesAndSchemes(t *testing.T) {
 	r := newRig(t, 48<<20, Config{})
+	r.dirty()
 	const unit = erasure.UnitBytes
 	for _, s := range parseSchemes(t, "1+0", "1+2", "2+2", "3+1", "4+2", "8+4", "12+4", "16+4") {
 		k := int64(s.Data)
@@ -58,7 +60,6 @@ func TestSizesAndSchemes(t *testing.T) {
 				if size < 1 {
 					continue
 				}
-				r.dirty()
 				g := r.geometry(s, size)
 				data := payload(size, uint64(size))
 				shards := r.store(g, data)
