@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/minio/crc64nvme"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/appliance/erasure"
 )
@@ -50,6 +51,20 @@ func (s *source) ReadShard(_ int64, bufs [][]byte) error {
 	return nil
 }
 
+// cpuNanos is the CPU time of the process so far.
+func cpuNanos() int64 {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+// reportCPU gives the CPU time of all goroutines: on a shared machine it says more than the time passed.
+func reportCPU(b *testing.B, since int64) {
+	b.ReportMetric(float64(cpuNanos()-since)/float64(b.N), "cpu-ns/op")
+}
+
 var benchSizes = []int64{64 << 10, 1 << 20, 64 << 20}
 
 // BenchmarkWrite: with MD5, and with a body that fills the buffers by copying.
@@ -66,6 +81,7 @@ func BenchmarkWrite(b *testing.B) {
 				}
 				b.SetBytes(size)
 				b.ReportAllocs()
+				defer reportCPU(b, cpuNanos())
 				for b.Loop() {
 					sum := md5.New()
 					_, err := r.Write(context.Background(), g, shards, bytes.NewReader(data), func(p []byte) { sum.Write(p) })
@@ -90,6 +106,7 @@ func BenchmarkWriteFloor(b *testing.B) {
 			}
 			body := payload(erasure.UnitBytes, 99)
 			b.SetBytes(int64(s.Data) * erasure.UnitBytes)
+			defer reportCPU(b, cpuNanos())
 			for b.Loop() {
 				sum := md5.New()
 				for j := range s.Data {
@@ -143,6 +160,7 @@ func benchRead(b *testing.B, name string, s erasure.Scheme, size, off, n int64, 
 		}
 		b.SetBytes(n)
 		b.ReportAllocs()
+		defer reportCPU(b, cpuNanos())
 		for b.Loop() {
 			if _, err := r.Read(context.Background(), g, shards, off, n, io.Discard); err != nil {
 				b.Fatal(err)
@@ -155,6 +173,7 @@ func benchRead(b *testing.B, name string, s erasure.Scheme, size, off, n int64, 
 func BenchmarkReadFloor(b *testing.B) {
 	data := payload(2<<20, 1)
 	b.SetBytes(int64(len(data)))
+	defer reportCPU(b, cpuNanos())
 	for b.Loop() {
 		(&source{}).ReadShard(0, [][]byte{data})
 	}

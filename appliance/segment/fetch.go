@@ -35,7 +35,8 @@ func (c *call) run() {
 // start lays out window i and issues the reads for it.
 func (r *reader) start(win *readWindow, i int) error {
 	if win.hold == nil {
-		bufs := r.io.cfg.Arena.TryAcquire(append(append([]int(nil), r.slabs...), r.scratch...)...)
+		r.sizes = append(append(r.sizes[:0], r.slabs...), r.scratch...)
+		bufs := r.io.cfg.Arena.TryAcquire(r.sizes...)
 		if bufs == nil {
 			return errStarved
 		}
@@ -72,7 +73,7 @@ func (r *reader) finish(ctx context.Context, win *readWindow) error {
 
 // issue starts a read for all that the window lacks.
 func (r *reader) issue(win *readWindow) error {
-	calls, err := r.ownCalls(win)
+	calls, err := r.ownCalls(win, win.calls[:0])
 	if err == nil && win.missing {
 		calls, err = r.extraCalls(win, calls)
 	}
@@ -103,10 +104,9 @@ func (r *reader) issue(win *readWindow) error {
 	return nil
 }
 
-// ownCalls are the reads of the range's own bytes, one a shard.
-func (r *reader) ownCalls(win *readWindow) ([]*call, error) {
+// ownCalls appends the reads of the range's own bytes, one a shard.
+func (r *reader) ownCalls(win *readWindow, calls []*call) ([]*call, error) {
 	k := r.geo.Scheme.Data
-	var calls []*call
 	win.missing = false
 	for j := range k {
 		col := &win.cols[j]
@@ -125,7 +125,8 @@ func (r *reader) ownCalls(win *readWindow) ([]*call, error) {
 			win.missing = true
 			continue
 		}
-		c := &call{reader: r.shards[shard], off: col.lo, shard: shard, column: j}
+		c := win.newCall()
+		c.reader, c.off, c.shard, c.column = r.shards[shard], col.lo, shard, j
 		for i := range win.pieces {
 			if win.pieces[i].Shard == j {
 				c.bufs = append(c.bufs, win.bufs[i].bytes)
@@ -145,12 +146,9 @@ func (r *reader) extraCalls(win *readWindow, calls []*call) ([]*call, error) {
 		return nil, err
 	}
 	if r.noHedge != revived { // there are more shards now than ownCalls saw
-		more, err := r.ownCalls(win)
-		if err != nil {
-			return nil, err
-		}
-		if calls = append(calls, more...); !win.missing {
-			return calls, nil
+		var err error
+		if calls, err = r.ownCalls(win, calls); err != nil || !win.missing {
+			return calls, err
 		}
 	}
 	win.sources = win.sources[:0]
@@ -177,7 +175,7 @@ func (r *reader) extraCalls(win *readWindow, calls []*call) ([]*call, error) {
 		}
 		col.extraIssued = true
 		spans = win.layExtra(col, spans)
-		calls = r.appendExtraCalls(calls, j, col)
+		calls = r.appendExtraCalls(win, calls, j)
 	}
 	return calls, nil
 }
@@ -222,12 +220,13 @@ func (w *readWindow) layExtra(col *column, spans []span) []span {
 }
 
 // appendExtraCalls reads the extra spans of a shard, adjacent ones by one call.
-func (r *reader) appendExtraCalls(calls []*call, shard int, col *column) []*call {
+func (r *reader) appendExtraCalls(win *readWindow, calls []*call, shard int) []*call {
 	var c *call
 	var end int64
-	for _, s := range col.extra {
+	for _, s := range win.cols[shard].extra {
 		if c == nil || s.off != end {
-			c = &call{reader: r.shards[shard], off: s.off, shard: shard, column: shard, extra: true}
+			c = win.newCall()
+			c.reader, c.off, c.shard, c.column, c.extra = r.shards[shard], s.off, shard, shard, true
 			calls = append(calls, c)
 		}
 		c.bufs = append(c.bufs, s.bytes)

@@ -152,6 +152,7 @@ func (r *reader) abandon(win *readWindow) {
 	}
 	win.pending, win.tainted = 0, true
 	r.results = nil // theirs has no room for others
+	win.calls, win.store = nil, nil
 }
 
 // settle waits a moment for reads that are no longer wanted, so that as a rule none outlives the Read.

@@ -41,14 +41,21 @@ func (o *IO) Read(ctx context.Context, g erasure.Geometry, shards []ShardReader,
 	if err != nil {
 		return ReadReport{}, err
 	}
-	r := &reader{io: o, geo: g, coder: coder, shards: shards, out: w, off: off, end: off + n}
+	r, _ := o.readers.Get().(*reader)
+	if r == nil {
+		r = new(reader)
+	}
+	r.request = request{io: o, geo: g, coder: coder, shards: shards, out: w, off: off, end: off + n}
 	for j, s := range shards {
 		if s == nil {
 			r.state[j] = shardBad
 		}
 	}
 	err = r.run(ctx)
-	return r.report, err
+	report := r.report
+	r.request = request{}
+	o.readers.Put(r)
+	return report, err
 }
 
 type shardState uint8
@@ -59,8 +66,19 @@ const (
 	shardBad
 )
 
-// reader is one Read. All of it belongs to the calling goroutine; only the calls run on others.
+// reader serves one Read after another. All of it belongs to the goroutine of the Read; only the calls run
+// on others.
 type reader struct {
+	request
+	windows [2]readWindow
+	slabs   []int // sizes of the slabs of one window, without scratch
+	sizes   []int // for one use
+	timer   *time.Timer
+	results chan *call
+}
+
+// request is what concerns one Read only.
+type request struct {
 	io       *IO
 	geo      erasure.Geometry
 	coder    *erasure.Coder
@@ -69,30 +87,28 @@ type reader struct {
 	off, end int64
 
 	windowBytes int64 // logical bytes of a window, a multiple of the stripe's; 0: one window holds all
-	count       int
-	windows     [2]*readWindow
-	slabs       []int // sizes of the slabs of one window, without scratch
+	count       int   // of windows
 	scratch     []int // sizes of the scratch slabs that a window is known to need
 
 	state   [erasure.MaxShards]shardState
 	errs    [erasure.MaxShards]error
 	noHedge bool
 	report  ReadReport
-	timer   *time.Timer
-	results chan *call
 }
 
 // run fetches each window while the one before goes to the client.
 func (r *reader) run(ctx context.Context) error {
 	r.plan()
 	defer r.dropMemory()
-	if r.hedging() && r.count > 0 {
+	if r.timer == nil && r.hedging() {
 		r.timer = time.NewTimer(time.Hour)
+	}
+	if r.timer != nil {
 		defer r.timer.Stop()
 	}
 	fetched := false // the window at the head of the loop
 	for i := range r.count {
-		win := r.windows[i%2]
+		win := &r.windows[i%2]
 		if !fetched {
 			if err := r.fetch(ctx, win, i); err != nil {
 				return err
@@ -101,7 +117,7 @@ func (r *reader) run(ctx context.Context) error {
 		if i+1 == r.count {
 			return r.deliver(ctx, win)
 		}
-		next := r.windows[(i+1)%2]
+		next := &r.windows[(i+1)%2]
 		startErr := r.start(next, i+1)
 		if err := r.deliver(ctx, win); err != nil {
 			r.settle(next)
@@ -140,20 +156,20 @@ func (r *reader) fetch(ctx context.Context, win *readWindow, i int) error {
 
 // plan cuts the range into windows. Windows end at multiples of windowBytes, unless all fits in one.
 func (r *reader) plan() {
+	r.slabs = r.slabs[:0]
 	window := int64(r.io.windowStripes(r.geo)) * r.geo.StripeBytes()
 	r.count = 1
 	if r.end-r.off > window {
 		r.windowBytes = window
 		r.count = int((r.end-1)/window-r.off/window) + 1
-		r.slabs = slabSizes(nil, int(window/erasure.UnitBytes), erasure.UnitBytes)
-	}
-	for i := range min(r.count, 2) {
-		r.windows[i] = new(readWindow)
+		r.slabs = slabSizes(r.slabs, int(window/erasure.UnitBytes), erasure.UnitBytes)
 	}
 	if r.count == 1 {
-		win := r.windows[0]
-		win.pieces = r.geo.AppendPieces(win.pieces, r.off, r.end-r.off)
-		r.slabs = pieceSlabs(win.pieces)
+		win := &r.windows[0]
+		win.pieces = r.geo.AppendPieces(win.pieces[:0], r.off, r.end-r.off)
+		for _, p := range win.pieces {
+			r.slabs = appendSlice(r.slabs, p.Bytes)
+		}
 	}
 }
 
@@ -202,17 +218,17 @@ var errStarved = errors.New("no memory without waiting")
 
 // acquireMemory waits for the memory of all windows, unless each has its own.
 func (r *reader) acquireMemory(ctx context.Context) error {
-	var sizes []int
 	complete := true
-	for _, win := range r.windows[:min(r.count, 2)] {
-		complete = complete && win.hold != nil
-		sizes = append(append(sizes, r.slabs...), r.scratch...)
+	r.sizes = r.sizes[:0]
+	for i := range min(r.count, 2) {
+		complete = complete && r.windows[i].hold != nil
+		r.sizes = append(append(r.sizes, r.slabs...), r.scratch...)
 	}
 	if complete {
 		return nil
 	}
 	r.dropMemory() // never wait while holding some
-	bufs, err := r.io.cfg.Arena.Acquire(ctx, sizes...)
+	bufs, err := r.io.cfg.Arena.Acquire(ctx, r.sizes...)
 	if err != nil {
 		return err
 	}
@@ -225,8 +241,8 @@ func (r *reader) acquireMemory(ctx context.Context) error {
 
 // dropMemory gives back all memory; what calls still use, when they end.
 func (r *reader) dropMemory() {
-	for _, win := range r.windows[:min(r.count, 2)] {
-		win.drop()
+	for i := range r.windows {
+		r.windows[i].drop()
 	}
 }
 

@@ -14,6 +14,7 @@ package segment
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -89,6 +90,7 @@ type IO struct {
 	cfg        Config
 	coders     erasure.Coders
 	blockShift *checksum.Shift
+	readers    sync.Pool
 	readNanos  atomic.Int64 // running median of the duration of a shard read
 }
 

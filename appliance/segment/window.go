@@ -13,12 +13,14 @@ type hold struct {
 	bufs []*arena.Buffers
 }
 
-func (h *hold) leave() {
-	if h.refs.Add(-1) == 0 {
-		for _, b := range h.bufs {
-			b.Release()
-		}
+func (h *hold) leave() (last bool) {
+	if h.refs.Add(-1) > 0 {
+		return false
 	}
+	for _, b := range h.bufs {
+		b.Release()
+	}
+	return true
 }
 
 // span is some bytes of a shard, and their place in the window's slabs; slab is -1 for scratch.
@@ -41,7 +43,8 @@ type column struct {
 // readWindow is a part of the range, and the memory for it.
 type readWindow struct {
 	hold    *hold
-	tainted bool // a call that is not waited for may still write into hold
+	spare   *hold // left alone by everybody, for reuse
+	tainted bool  // a call that is not waited for may still write into hold
 
 	carver  carver // own bytes
 	scratch carver
@@ -53,6 +56,7 @@ type readWindow struct {
 	lo, hi int64 // the hull of the own bytes, as a range of every shard
 
 	calls   []*call
+	store   []call // what calls point to; never moved, and left behind with a call that is abandoned
 	pending int
 	again   bool  // a shard dropped out: something must be read elsewhere
 	missing bool  // something must be reconstructed
@@ -61,9 +65,12 @@ type readWindow struct {
 
 // own gives the window its memory: the first n buffers are for own bytes, the others are scratch.
 func (w *readWindow) own(b *arena.Buffers, n int) {
-	w.hold = &hold{bufs: []*arena.Buffers{b}}
+	if w.hold, w.spare = w.spare, nil; w.hold == nil {
+		w.hold = new(hold)
+	}
+	w.hold.bufs = append(w.hold.bufs[:0], b)
 	w.hold.refs.Store(1)
-	w.carver, w.scratch = carver{}, carver{}
+	w.carver.slabs, w.scratch.slabs = w.carver.slabs[:0], w.scratch.slabs[:0]
 	for i := range b.Len() {
 		if i < n {
 			w.carver.slabs = append(w.carver.slabs, b.At(i))
@@ -74,8 +81,8 @@ func (w *readWindow) own(b *arena.Buffers, n int) {
 }
 
 func (w *readWindow) drop() {
-	if w.hold != nil {
-		w.hold.leave()
+	if w.hold != nil && w.hold.leave() {
+		w.spare = w.hold
 	}
 	w.hold, w.tainted = nil, false
 }
@@ -86,12 +93,23 @@ func (w *readWindow) dropIfTainted() {
 	}
 }
 
+// newCall returns a call to be filled in.
+func (w *readWindow) newCall() *call {
+	if len(w.store) == cap(w.store) {
+		w.store = make([]call, 0, erasure.MaxShards)
+	}
+	w.store = w.store[:len(w.store)+1]
+	c := &w.store[len(w.store)-1]
+	*c = call{bufs: c.bufs[:0]}
+	return c
+}
+
 // lay gives each piece its place in the slabs, and each column its range.
 func (w *readWindow) lay() {
 	w.carver.reset()
 	w.scratch.reset()
 	w.asked, w.bufs, w.sources = w.asked[:0], w.bufs[:0], w.sources[:0]
-	w.pending, w.again, w.missing = 0, false, false
+	w.pending, w.again, w.missing, w.store = 0, false, false, w.store[:0]
 	for j := range w.cols {
 		w.cols[j] = column{extra: w.cols[j].extra[:0]}
 	}
@@ -152,23 +170,20 @@ func (w *readWindow) extraBytes(shard int, a, b int64) []byte {
 	return nil
 }
 
-// pieceSlabs are the sizes of slabs that hold the pieces in their order, none astride two slabs.
-func pieceSlabs(pieces []erasure.Piece) []int {
-	sizes := make([]int, len(pieces))
-	for i, p := range pieces {
-		sizes[i] = p.Bytes
-	}
-	return scratchSlabs(sizes)
-}
-
 // scratchSlabs are the sizes of slabs that hold slices of the given sizes, in their order.
 func scratchSlabs(sizes []int) []int {
 	var slabs []int
-	for i, size := range sizes {
-		if i == 0 || slabs[len(slabs)-1]+size > arena.MaxBytes {
-			slabs = append(slabs, 0)
-		}
-		slabs[len(slabs)-1] += size
+	for _, size := range sizes {
+		slabs = appendSlice(slabs, size)
 	}
+	return slabs
+}
+
+// appendSlice makes room for one more slice, in the last slab or in a new one.
+func appendSlice(slabs []int, size int) []int {
+	if len(slabs) == 0 || slabs[len(slabs)-1]+size > arena.MaxBytes {
+		return append(slabs, size)
+	}
+	slabs[len(slabs)-1] += size
 	return slabs
 }
