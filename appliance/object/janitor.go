@@ -34,6 +34,8 @@ type janitor struct {
 	e    *Engine
 	wake chan struct{}
 
+	work sync.Mutex // held by one flush at a time
+
 	mu      sync.Mutex
 	queue   []*freeItem
 	missed  bool // the queue was full: scan for what isn't in it
@@ -107,8 +109,10 @@ func (j *janitor) run(ctx context.Context) {
 	}
 }
 
-// flush does all that is queued.
+// flush does all that is queued; when it returns, it is done.
 func (j *janitor) flush() {
+	j.work.Lock()
+	defer j.work.Unlock()
 	j.clearPending()
 	for j.freeRound() {
 	}

@@ -78,7 +78,7 @@ func (e *Engine) rejoin(ctx context.Context, slot int) error {
 	if err := e.resolvePending(uint8(slot)); err != nil {
 		return err
 	}
-	if err := e.sweepShards(ctx, s); err != nil {
+	if err := e.sweepShards(ctx, uint8(slot)); err != nil {
 		return err
 	}
 	e.buckets.change.Lock()
@@ -92,11 +92,12 @@ func (e *Engine) rejoin(ctx context.Context, slot int) error {
 }
 
 // sweepShards frees the shards of a drive that no record refers to.
-func (e *Engine) sweepShards(ctx context.Context, s *shardstore.Store) error {
+func (e *Engine) sweepShards(ctx context.Context, slot uint8) error {
+	s := e.stores[slot]
 	c := chunks{s: s}
 	defer c.close()
 	err := s.Shards(shardstore.ShardID{}, func(id shardstore.ShardID, _ shardstore.ShardInfo) error {
-		referred, err := e.isReferred(s, id.Segment, int(id.Index))
+		referred, err := e.isReferred(slot, id.Segment, int(id.Index))
 		if err != nil || referred {
 			return err
 		}

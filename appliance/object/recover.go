@@ -188,7 +188,7 @@ func (e *Engine) resolvePending(slot uint8) error {
 		if err != nil {
 			return err
 		}
-		referred, err := e.isReferred(s, id, index)
+		referred, err := e.isReferred(slot, id, index)
 		if err != nil {
 			return err
 		}
@@ -247,9 +247,10 @@ func (c *chunks) close() {
 	}
 }
 
-// isReferred says whether the record that a shard's owner record names refers to its segment.
-func (e *Engine) isReferred(s *shardstore.Store, segment [16]byte, index int) (bool, error) {
-	value, err := s.Get(record.OwnerKey(segment, index), nil)
+// isReferred says whether the record that a shard's owner record names refers to the shard, on
+// that drive.
+func (e *Engine) isReferred(slot uint8, segment [16]byte, index int) (bool, error) {
+	value, err := e.stores[slot].Get(record.OwnerKey(segment, index), nil)
 	if errors.Is(err, shardstore.ErrNotFound) {
 		return false, nil
 	}
@@ -265,7 +266,11 @@ func (e *Engine) isReferred(s *shardstore.Store, segment [16]byte, index int) (b
 		return false, err
 	}
 	instance, i := record.InstanceOf(segment)
-	return layout.Instance == instance && i < len(layout.Segments), nil
+	if layout.Instance != instance || i >= len(layout.Segments) {
+		return false, nil
+	}
+	slots := layout.Segments[i].Slots
+	return index < len(slots) && slots[index] == slot, nil
 }
 
 func (e *Engine) layoutOfOwner(o *record.Owner) (*record.Layout, error) {
