@@ -136,8 +136,8 @@ func (z *zone) fit(n uint32) run {
 
 // take removes the run from the zone, where it is free.
 func (a *allocator) take(zi int, r run) Extent {
-	a.zones[zi].remove(r)
-	a.update(zi)
+	was, _ := a.zones[zi].remove(r)
+	a.shrunk(zi, was)
 	a.freeUnits.Add(-int64(r.length))
 	return Extent{
 		OffsetBytes: a.baseBytes + (int64(zi)*zoneUnits+int64(r.start))*AllocUnitBytes,
@@ -145,20 +145,21 @@ func (a *allocator) take(zi int, r run) Extent {
 	}
 }
 
-// remove takes r out of the free runs; false if it was not wholly free.
-func (z *zone) remove(r run) bool {
+// remove takes r out of the free runs, and gives the length of the run that it was part of; false if
+// it was not wholly free.
+func (z *zone) remove(r run) (was uint32, ok bool) {
 	i, found := slices.BinarySearchFunc(z.free, r.start, compareStart)
 	if !found {
 		i--
 	}
 	if i < 0 {
-		return false
+		return 0, false
 	}
 	f := z.free[i]
 	before, after := r.start-f.start, int64(f.start)+int64(f.length)-int64(r.start)-int64(r.length)
 	switch {
 	case r.start >= f.start+f.length || after < 0:
-		return false
+		return 0, false
 	case before == 0 && after == 0:
 		z.free = slices.Delete(z.free, i, i+1)
 	case before == 0:
@@ -169,54 +170,61 @@ func (z *zone) remove(r run) bool {
 			z.free = slices.Insert(z.free, i+1, run{r.start + r.length, uint32(after)})
 		}
 	}
-	return true
+	return f.length, true
 }
 
-// add puts r back among the free runs; false if part of it was free already.
-func (z *zone) add(r run) bool {
+// add puts r back among the free runs, and gives the length of the run that it is part of now; false
+// if some of it was free already.
+func (z *zone) add(r run) (now uint32, ok bool) {
 	i, found := slices.BinarySearchFunc(z.free, r.start, compareStart)
 	end := r.start + r.length
 	switch {
 	case found,
 		i > 0 && z.free[i-1].start+z.free[i-1].length > r.start,
 		i < len(z.free) && z.free[i].start < end:
-		return false
+		return 0, false
 	}
 	joinsLeft := i > 0 && z.free[i-1].start+z.free[i-1].length == r.start
-	joinsRight := i < len(z.free) && z.free[i].start == end
-	switch {
-	case joinsLeft && joinsRight:
-		z.free[i-1].length += r.length + z.free[i].length
+	if joinsRight := i < len(z.free) && z.free[i].start == end; joinsRight {
+		r.length += z.free[i].length
+		if !joinsLeft {
+			z.free[i] = r
+			return r.length, true
+		}
 		z.free = slices.Delete(z.free, i, i+1)
-	case joinsLeft:
-		z.free[i-1].length += r.length
-	case joinsRight:
-		z.free[i] = run{r.start, r.length + z.free[i].length}
-	default:
-		z.free = slices.Insert(z.free, i, r)
 	}
-	return true
+	if joinsLeft {
+		z.free[i-1].length += r.length
+		return z.free[i-1].length, true
+	}
+	z.free = slices.Insert(z.free, i, r)
+	return r.length, true
 }
 
 func compareStart(r run, start uint32) int { return int(int64(r.start) - int64(start)) }
 
-// update brings the tree up to date with the zone.
-func (a *allocator) update(zi int) {
+// shrunk brings the tree up to date after part of a run of that length was taken. Only if that was
+// the longest of the zone is there anything to look for.
+func (a *allocator) shrunk(zi int, was uint32) {
+	if was < a.longest[a.leaves+zi] {
+		return
+	}
 	n := uint32(0)
 	for _, r := range a.zones[zi].free {
 		n = max(n, r.length)
 	}
+	a.setLongest(zi, n)
+}
+
+// setLongest sets the zone's longest run, and what follows from it up the tree.
+func (a *allocator) setLongest(zi int, n uint32) {
 	i := a.leaves + zi
-	if a.longest[i] == n {
-		return
-	}
-	a.longest[i] = n
-	for i /= 2; i > 0; i /= 2 {
-		n = max(a.longest[2*i], a.longest[2*i+1])
-		if a.longest[i] == n {
+	for a.longest[i] != n {
+		a.longest[i] = n
+		if i /= 2; i == 0 {
 			return
 		}
-		a.longest[i] = n
+		n = max(a.longest[2*i], a.longest[2*i+1])
 	}
 }
 
@@ -242,10 +250,11 @@ func (a *allocator) reserve(e Extent) error {
 	if !ok {
 		return corruptf("extent %d+%d outside the data area", e.OffsetBytes, e.LengthBytes)
 	}
-	if !a.zones[zi].remove(r) {
+	was, ok := a.zones[zi].remove(r)
+	if !ok {
 		return corruptf("extent %d+%d overlaps another", e.OffsetBytes, e.LengthBytes)
 	}
-	a.update(zi)
+	a.shrunk(zi, was)
 	a.freeUnits.Add(-int64(r.length))
 	return nil
 }
@@ -343,9 +352,13 @@ func (a *allocator) free(extents []Extent) {
 
 func (a *allocator) giveBack(e Extent) {
 	zi, r, ok := a.locate(e)
-	if !ok || !a.zones[zi].add(r) {
+	now, added := uint32(0), false
+	if ok {
+		now, added = a.zones[zi].add(r)
+	}
+	if !added {
 		panic("shardstore: space freed twice")
 	}
-	a.update(zi)
+	a.setLongest(zi, max(now, a.longest[a.leaves+zi]))
 	a.freeUnits.Add(int64(r.length))
 }

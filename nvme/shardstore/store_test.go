@@ -174,3 +174,5 @@ func scanKeys(t testing.TB, s *Store, lo, hi string) string {
 	}
 	return string(bytes.Join(keys, []byte(",")))
 }
+
+func newTestFS() vfs.FS { return vfs.NewMem() }

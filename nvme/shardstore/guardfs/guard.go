@@ -11,9 +11,11 @@
 package guardfs
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -74,12 +76,33 @@ func (fs *FS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, err
 	if fs.failed() {
 		return newNullFile(fs, name), nil
 	}
-	f, err := fs.inner.Create(name, category)
+	err := fs.beforeMarker(name)
+	var f vfs.File
+	if err == nil {
+		f, err = fs.inner.Create(name, category)
+	}
 	if err != nil {
 		fs.Fail(fmt.Errorf("create %s: %w", name, err))
 		return newNullFile(fs, name), nil
 	}
 	return &file{fs: fs, name: name, inner: f}, nil
+}
+
+// markerPrefix starts the names of the files by which Pebble says which manifest is current.
+const markerPrefix = "marker."
+
+// beforeMarker makes the directory durable before a marker is made in it. Pebble syncs only
+// afterwards: a power cut in between could leave the marker without the file that it names, on a file
+// system that does not keep the order of directory changes.
+func (fs *FS) beforeMarker(name string) error {
+	if !strings.HasPrefix(fs.inner.PathBase(name), markerPrefix) {
+		return nil
+	}
+	dir, err := fs.inner.OpenDir(fs.inner.PathDir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Link implements vfs.FS.
