@@ -214,7 +214,7 @@ func (d *Decoder) checkChunk() error {
 	d.hash.Sum(d.digest[:0])
 	d.hash.Reset()
 	if !sigv4.Equal(d.chain.Chunk(d.digest), d.signature) {
-		return sigv4.ErrChunkSignature()
+		return sigv4.ChunkMismatch()
 	}
 	return nil
 }

@@ -203,5 +203,6 @@ func TestSignedTrailers(t *testing.T) {
 		checkCode(t, c.name, kind, c.body, 3, c.want)
 	}
 	plain := string(encode(t, sigv4.PayloadStreamingSigned, []byte("abc"), 0))
-	checkCode(t, "trailer where none may be", sigv4.PayloadStreamingSigned, plain[:len(plain)-2]+field+"\r\n", 3, badTrailer)
+	checkCode(t, "trailer where none may be", sigv4.PayloadStreamingSigned, plain[:len(plain)-2]+field+"\r\n", 3,
+		badTrailer)
 }

@@ -83,7 +83,7 @@ func (d *Decoder) readTrailer() error {
 		return io.EOF
 	}
 	if !sigv4.Equal(d.chain.Trailer(trailerDigest(fields)), signature) {
-		return sigv4.ErrChunkSignature()
+		return sigv4.ChunkMismatch()
 	}
 	return io.EOF
 }

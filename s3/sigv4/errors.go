@@ -92,8 +92,8 @@ func errToken() *Error {
 	return refuse(http.StatusBadRequest, "InvalidToken", "The provided token is malformed or otherwise invalid.")
 }
 
-// ErrChunkSignature returns the refusal of a chunk or trailer whose signature is wrong.
-func ErrChunkSignature() *Error {
+// ChunkMismatch returns the refusal of a chunk or trailer whose signature is wrong.
+func ChunkMismatch() *Error {
 	return refuse(http.StatusForbidden, "SignatureDoesNotMatch", mismatchMessage)
 }
 
