@@ -43,8 +43,8 @@ func (s *Store) loadRecord(id ShardID) (*shardRecord, error) {
 		return nil, s.metaError(err)
 	}
 	defer closer.Close()
-	rec, err := decodeShardRecord(kb.key, value)
-	if err != nil {
+	rec := new(shardRecord)
+	if err := rec.decode(kb.key, value); err != nil {
 		return nil, s.kill(fmt.Errorf("shard %s: %w", id, err))
 	}
 	return rec, nil
@@ -163,7 +163,7 @@ func (s *Store) Shards(after ShardID, fn func(ShardID, ShardInfo) error) error {
 	})
 }
 
-// eachRecord calls fn for every shard record after the given ID.
+// eachRecord calls fn for every shard record after the given ID. The record holds until fn returns.
 func (s *Store) eachRecord(ctx context.Context, from pebble.Reader, after ShardID,
 	fn func(ShardID, *shardRecord) error) error {
 	lower := appendShardKey(nil, after)
@@ -175,6 +175,7 @@ func (s *Store) eachRecord(ctx context.Context, from pebble.Reader, after ShardI
 		return s.metaError(err)
 	}
 	defer it.Close()
+	var rec shardRecord
 	for it.First(); it.Valid(); it.Next() {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -187,11 +188,10 @@ func (s *Store) eachRecord(ctx context.Context, from pebble.Reader, after ShardI
 		if err != nil {
 			return s.metaError(err)
 		}
-		rec, err := decodeShardRecord(it.Key(), value)
-		if err != nil {
+		if err := rec.decode(it.Key(), value); err != nil {
 			return fmt.Errorf("shard %s: %w", id, err)
 		}
-		if err := fn(id, rec); err != nil {
+		if err := fn(id, &rec); err != nil {
 			return err
 		}
 	}

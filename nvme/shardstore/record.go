@@ -24,7 +24,7 @@ type Extent struct {
 	LengthBytes int64
 }
 
-// shardRecord is the decoded record of a shard. It is not changed once made.
+// shardRecord is the decoded record of a shard.
 type shardRecord struct {
 	sizeBytes int64
 	extents   []Extent
@@ -71,41 +71,43 @@ func appendShardRecord(dst, key []byte, r *shardRecord) []byte {
 	return binary.LittleEndian.AppendUint64(dst, shardRecordSum(key, dst[start:]))
 }
 
-// decodeShardRecord reads what appendShardRecord wrote. The result holds nothing of b. Whether
-// the extents lie inside the drive's data area is the caller's matter.
-func decodeShardRecord(key, b []byte) (*shardRecord, error) {
+// decode reads what appendShardRecord wrote into r, whose memory it uses again. The result holds
+// nothing of b. Whether the extents lie inside the drive's data area is the caller's matter.
+func (r *shardRecord) decode(key, b []byte) error {
 	if len(b) < 1+8 {
-		return nil, corruptf("shard record of %d bytes", len(b))
+		return corruptf("shard record of %d bytes", len(b))
 	}
 	body, sum := b[:len(b)-8], binary.LittleEndian.Uint64(b[len(b)-8:])
 	if sum != shardRecordSum(key, body) {
-		return nil, corruptf("shard record checksum")
+		return corruptf("shard record checksum")
 	}
 	if body[0] != shardRecordFormat {
-		return nil, corruptf("shard record format %d", body[0])
+		return corruptf("shard record format %d", body[0])
 	}
 	d := varintDecoder{b: body[1:]}
 	units, count := d.next(MaxShardBytes/AllocUnitBytes), d.next(MaxExtents)
 	if d.bad || units == 0 || count == 0 {
-		return nil, corruptf("shard record header")
+		return corruptf("shard record header")
 	}
-	r := &shardRecord{sizeBytes: int64(units) * AllocUnitBytes, extents: make([]Extent, count)}
+	r.sizeBytes = int64(units) * AllocUnitBytes
+	r.extents = slices.Grow(r.extents[:0], int(count))[:count]
 	for i := range r.extents {
 		off, n := d.next(1<<50), d.next(units)
 		if d.bad || n == 0 {
-			return nil, corruptf("shard record extent %d", i)
+			return corruptf("shard record extent %d", i)
 		}
 		units -= n
 		r.extents[i] = Extent{int64(off) * AllocUnitBytes, int64(n) * AllocUnitBytes}
 	}
-	if units != 0 || len(d.b) != 8*blockCount(r.sizeBytes) {
-		return nil, corruptf("shard record length")
+	blocks := blockCount(r.sizeBytes)
+	if units != 0 || len(d.b) != 8*blocks {
+		return corruptf("shard record length")
 	}
-	r.crcs = make([]uint64, blockCount(r.sizeBytes))
+	r.crcs = slices.Grow(r.crcs[:0], blocks)[:blocks]
 	for i := range r.crcs {
 		r.crcs[i] = binary.LittleEndian.Uint64(d.b[8*i:])
 	}
-	return r, nil
+	return nil
 }
 
 // varintDecoder reads varints off b; once something is wrong it stays bad.

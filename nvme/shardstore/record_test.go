@@ -17,6 +17,11 @@ func goldenRecord() (key []byte, r *shardRecord) {
 	}
 }
 
+func decodeShardRecord(key, b []byte) (*shardRecord, error) {
+	r := new(shardRecord)
+	return r, r.decode(key, b)
+}
+
 func TestRecordGolden(t *testing.T) {
 	key, r := goldenRecord()
 	b := appendShardRecord(nil, key, r)
