@@ -162,8 +162,8 @@ func mounts() []mount {
 // leftover matches the file behind a loop device of a run of this command.
 var leftover = regexp.MustCompile(`^` + memoryRoot + `([0-9]+)-`)
 
-// sweep releases the loop devices of runs that were killed.
-func sweep() {
+// releaseLeftovers releases the loop devices of runs that were killed.
+func releaseLeftovers() {
 	devices, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
 		return

@@ -1,45 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 )
-
-func TestLoopUsesEveryNumberOnce(t *testing.T) {
-	var mu sync.Mutex
-	var got []int
-	s, err := loop{workers: 3, limit: 10}.run(t.Context(), func(_ context.Context, i int) (int64, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		got = append(got, i)
-		return 5, nil
-	})
-	slices.Sort(got)
-	if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("numbers = %v, %v; want %v", got, err, want)
-	}
-	if s.ops != 10 || s.bytes != 50 || len(s.latencies) != 10 {
-		t.Errorf("sample = %d ops, %d bytes, %d latencies; want 10, 50, 10", s.ops, s.bytes, len(s.latencies))
-	}
-}
-
-func TestLoopEndsAtFirstError(t *testing.T) {
-	broken := errors.New("broken")
-	_, err := loop{workers: 2}.run(t.Context(), func(ctx context.Context, i int) (int64, error) {
-		if i == 7 {
-			return 0, broken
-		}
-		return 0, nil
-	})
-	if !errors.Is(err, broken) {
-		t.Errorf("error = %v; want %v", err, broken)
-	}
-}
 
 func TestCleanupRunsAllBackwards(t *testing.T) {
 	var got []string
@@ -53,30 +19,30 @@ func TestCleanupRunsAllBackwards(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	one := sample{ops: 100, wall: time.Second, cpu: 10 * time.Millisecond, peakBytes: 50 * mib, readBytes: 100 * 96 * kib,
-		latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}
+	one := result{ops: 100, seconds: 1, cpuSeconds: .01, peakMiB: 50, readBytes: 100 * 96 * kib,
+		p50Ms: []float64{1, 3, 2}, p99Ms: []float64{5}}
 	two := one
-	two.cpu *= 4
+	two.cpuSeconds *= 4
 	r := report{servers: []string{"A", "B"}, rows: []row{
-		{work: work{name: "op", unit: perOperation, drives: true}, samples: []sample{one, two}},
+		{work: work{name: "op", unit: perOperation}, results: []result{one, two}},
 	}}
 	var b strings.Builder
 	r.print(&b)
-	for _, want := range []string{"100/s", "100 µs", "400 µs", "0.25 CPU", "50 MiB", "A reads 96.0 KiB"} {
+	for _, want := range []string{"100/s", "100 µs", "400 µs", "0.25 CPU", "50 MiB", "2 ms", "5 ms", "A reads 96.0 KiB"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("report lacks %q:\n%s", want, b.String())
 		}
 	}
 }
 
-func TestPercentile(t *testing.T) {
-	var values []time.Duration
-	for i := range 100 {
-		values = append(values, time.Duration(100-i))
-	}
-	for p, want := range map[int]time.Duration{0: 1, 50: 51, 99: 100, 100: 100} {
-		if got := percentile(values, p); got != want {
-			t.Errorf("percentile(%d) = %d; want %d", p, got, want)
+func TestRatio(t *testing.T) {
+	a := result{ops: 2, bytes: gib, seconds: 1, cpuSeconds: 1, peakMiB: 10}
+	b := result{ops: 1, bytes: 2 * gib, seconds: 4, cpuSeconds: 4, peakMiB: 40}
+	for u, want := range map[unit]string{
+		perOperation: "0.12 CPU", perByte: "0.50 CPU", perListing: "0.12 time", perMemory: "0.25 memory",
+	} {
+		if got := ratio(u, a, b); got != want {
+			t.Errorf("ratio(%d) = %s; want %s", u, got, want)
 		}
 	}
 }

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
-	"strings"
+	"math/rand/v2"
 	"time"
 
+	"github.com/millrace/millrace/appliance/cmd/millrace/sweep"
 	"github.com/millrace/millrace/appliance/config"
 	"github.com/millrace/millrace/s3/client"
 )
@@ -18,291 +18,215 @@ const (
 	mib = 1 << 20
 	gib = 1 << 30
 
-	listWorkers   = 16
-	listBodyBytes = 64
-	listBucket    = "bench-list"
 	rangeBytes    = 64 * kib
 	rangeReads    = 64
 	partBytes     = 64 * mib
 	partsParallel = 4
+	listings      = 3
+	maxPutBytes   = gib // in one round, so that drives in memory suffice
 )
 
-// unit says what the CPU time of a work is divided by.
+// unit says what servers are compared by.
 type unit int
 
 const (
-	perOperation unit = iota
-	perByte
-	perListing // compared by time, not by CPU
-	perMemory  // compared by the peak of the resident memory
+	perOperation unit = iota // CPU time for one operation
+	perByte                  // CPU time for one GiB
+	perListing               // time
+	perMemory                // the peak of the resident memory
 )
+
+// result is what one or several rounds of the same work gave on one server.
+type result struct {
+	ops, bytes int64
+	seconds    float64
+	cpuSeconds float64 // of the server
+	p50Ms      []float64
+	p99Ms      []float64
+	peakMiB    float64 // of the server: the largest of all rounds
+	readBytes  int64   // from the drives; only where the work counts it
+}
+
+func (r *result) add(other result) {
+	r.ops += other.ops
+	r.bytes += other.bytes
+	r.seconds += other.seconds
+	r.cpuSeconds += other.cpuSeconds
+	r.p50Ms = append(r.p50Ms, other.p50Ms...)
+	r.p99Ms = append(r.p99Ms, other.p99Ms...)
+	r.peakMiB = max(r.peakMiB, other.peakMiB)
+	r.readBytes += other.readBytes
+}
 
 // work is one row of the report.
 type work struct {
 	name string
 	unit unit
-	do   func(ctx context.Context, t *target) (sample, error)
-	// once: one round is enough, since the work takes long by itself.
-	once bool
-	// drives: also count what is read from the drives.
-	drives bool
+	once bool // one round, since it takes long
+	do   func(ctx context.Context, o options, s *server) (result, error)
 }
 
-// target is a server with what was written to it.
-type target struct {
-	*server
-	written map[int64]int // number of objects by size
-	body    []byte        // random bytes, shared by all objects
-	o       options
-}
-
-func (t *target) key(size int64, i int) string { return fmt.Sprintf("%d/%08d", size, i) }
-
-func (t *target) loop(limit int) loop {
-	return loop{workers: t.o.concurrency, limit: limit, length: time.Duration(t.o.seconds * float64(time.Second))}
-}
-
-// put writes new keys: overwriting would charge some servers with the removal of the old.
-func put(size int64, limit int) func(context.Context, *target) (sample, error) {
-	return func(ctx context.Context, t *target) (sample, error) {
-		first := t.written[size]
-		s, err := t.loop(limit).run(ctx, func(ctx context.Context, i int) (int64, error) {
-			_, err := t.Put(ctx, bucket, t.key(size, first+i), t.body[:size], client.PutOptions{NoChecksum: true})
-			return size, err
-		})
-		t.written[size] += s.ops
-		return s, err
-	}
-}
-
-func get(size int64) func(context.Context, *target) (sample, error) {
-	return func(ctx context.Context, t *target) (sample, error) {
-		return t.loop(0).run(ctx, func(ctx context.Context, _ int) (int64, error) {
-			key := t.key(size, mathrand.IntN(t.written[size]))
-			r, err := t.Get(ctx, bucket, key, io.Discard, client.GetOptions{NoVerify: true})
-			return r.Bytes, err
-		})
-	}
-}
-
-func head(size int64) func(context.Context, *target) (sample, error) {
-	return func(ctx context.Context, t *target) (sample, error) {
-		return t.loop(0).run(ctx, func(ctx context.Context, _ int) (int64, error) {
-			_, err := t.Head(ctx, bucket, t.key(size, mathrand.IntN(t.written[size])))
-			return 0, err
-		})
-	}
-}
-
-// remove deletes the objects of a size, to make room.
-func remove(ctx context.Context, t *target, size int64) error {
-	var keys []string
-	for i := range t.written[size] {
-		keys = append(keys, t.key(size, i))
-	}
-	t.written[size] = 0
-	for len(keys) > 0 {
-		n := min(len(keys), client.MaxDeleteKeys)
-		if err := t.DeleteMany(ctx, bucket, keys[:n]); err != nil {
-			return err
+// swept is a work that `millrace bench` can do. Small objects are left there: some servers remove
+// them later, which would be counted in what is measured then.
+func swept(op sweep.Op, size int64, u unit, name string, adjust func(*sweep.Config)) work {
+	return work{name: name, unit: u, do: func(ctx context.Context, o options, s *server) (result, error) {
+		c := sweep.Config{
+			Op: op, Bucket: bucket, Prefix: fmt.Sprintf("%s-%d/", op, time.Now().UnixNano()), Sizes: []int64{size},
+			Concurrencies: []int{o.concurrency}, Duration: time.Duration(o.seconds * float64(time.Second)),
+			MaxBytes: maxPutBytes, Keys: int(min(256, gib/size)), Keep: size < mib, Server: s.process(),
 		}
-		keys = keys[n:]
-	}
-	return nil
-}
-
-// fill makes the bucket that is listed.
-func fill(ctx context.Context, t *target) (sample, error) {
-	if err := t.CreateBucket(ctx, listBucket); err != nil {
-		return sample{}, err
-	}
-	l := loop{workers: listWorkers, limit: t.o.listKeys}
-	return l.run(ctx, func(ctx context.Context, i int) (int64, error) {
-		key := fmt.Sprintf("%03d/%08d", i%1000, i)
-		_, err := t.Put(ctx, listBucket, key, t.body[:listBodyBytes], client.PutOptions{NoChecksum: true})
-		return listBodyBytes, err
-	})
-}
-
-func list(ctx context.Context, t *target) (sample, error) {
-	return loop{workers: 1, limit: 1}.run(ctx, func(ctx context.Context, _ int) (int64, error) {
-		n := 0
-		for _, err := range t.List(ctx, listBucket, client.ListOptions{}) {
-			if err != nil {
-				return 0, err
+		if op != sweep.Put {
+			c.MaxBytes = 0
+		}
+		if adjust != nil {
+			adjust(&c)
+		}
+		var out result
+		err := sweep.Run(ctx, c, s.Client, func(r sweep.Row) error {
+			if r.Errors > 0 {
+				return fmt.Errorf("%d of %d operations failed: %s", r.Errors, r.Errors+r.Ops, r.FirstError)
 			}
-			n++
-		}
-		if n != t.o.listKeys {
-			return 0, fmt.Errorf("%s listed %d keys of %d", t.name, n, t.o.listKeys)
-		}
-		return 0, nil
-	})
-}
-
-func largeKey(size config.Size) string { return "large-" + size.String() }
-
-func putLarge(size config.Size) func(context.Context, *target) (sample, error) {
-	return func(ctx context.Context, t *target) (sample, error) {
-		return loop{workers: 1, limit: 1}.run(ctx, func(ctx context.Context, _ int) (int64, error) {
-			o := client.UploadOptions{PartBytes: partBytes, Parallel: partsParallel, SizeBytes: int64(size)}
-			r, err := t.Upload(ctx, bucket, largeKey(size), io.LimitReader(repeat{t.body}, int64(size)), o)
-			return r.SizeBytes, err
+			out = fromRow(r)
+			return nil
 		})
-	}
-}
-
-func getLarge(size config.Size) func(context.Context, *target) (sample, error) {
-	return func(ctx context.Context, t *target) (sample, error) {
-		return loop{workers: 1, limit: 1}.run(ctx, func(ctx context.Context, _ int) (int64, error) {
-			r, err := t.Get(ctx, bucket, largeKey(size), io.Discard, client.GetOptions{NoVerify: true})
-			return r.Bytes, err
-		})
-	}
-}
-
-// readRanges reads ranges that begin anywhere, one after the other.
-func readRanges(size config.Size) func(context.Context, *target) (sample, error) {
-	return func(ctx context.Context, t *target) (sample, error) {
-		return loop{workers: 1, limit: rangeReads}.run(ctx, func(ctx context.Context, _ int) (int64, error) {
-			o := client.GetOptions{Offset: mathrand.Int64N(int64(size) - rangeBytes), Length: rangeBytes}
-			r, err := t.Get(ctx, bucket, largeKey(size), io.Discard, o)
-			return r.Bytes, err
-		})
-	}
-}
-
-// repeat gives the same bytes again and again.
-type repeat struct{ body []byte }
-
-func (r repeat) Read(p []byte) (int, error) { return copy(p, r.body), nil }
-
-// group is a run of works on the same objects, and how to make room after them.
-type group struct {
-	works []work
-	after func(ctx context.Context, t *target) error
-}
-
-func sized(size int64, limit int, u unit, name string) group {
-	g := group{works: []work{
-		{name: "PUT " + name, unit: u, do: put(size, limit)},
-		{name: "GET " + name, unit: u, do: get(size)},
+		return out, err
 	}}
-	if u == perOperation {
-		g.works = append(g.works, work{name: "HEAD", unit: u, do: head(size)})
-	}
-	g.after = func(ctx context.Context, t *target) error { return remove(ctx, t, size) }
-	return g
 }
 
-func groups(o options) []group {
-	out := []group{
-		sized(4*kib, 20_000, perOperation, "4 KiB"),
-		sized(mib, 512, perByte, "1 MiB"),
-		sized(64*mib, 12, perByte, "64 MiB"),
+func fromRow(r sweep.Row) result {
+	out := result{ops: r.Ops, seconds: r.Seconds, p50Ms: []float64{r.P50Ms}, p99Ms: []float64{r.P99Ms}}
+	if r.Op == sweep.Put || r.Op == sweep.Get {
+		out.bytes = r.Ops * r.SizeBytes
 	}
-	for _, size := range o.large {
-		name := strings.TrimSpace(size.String())
-		out = append(out, group{
-			works: []work{
-				{name: "PUT one of " + name, unit: perMemory, do: putLarge(size), once: true},
-				{name: "GET one of " + name, unit: perMemory, do: getLarge(size), once: true},
-				{name: "range 64 KiB of " + name, unit: perOperation, do: readRanges(size), once: true, drives: true},
-			},
-			after: func(ctx context.Context, t *target) error { return t.Delete(ctx, bucket, largeKey(size)) },
-		})
-	}
-	if o.listKeys > 0 {
-		out = append(out, group{
-			works: []work{
-				{name: fmt.Sprintf("PUT %d keys", o.listKeys), unit: perOperation, do: fill, once: true},
-				{name: fmt.Sprintf("list %d keys", o.listKeys), unit: perListing, do: list},
-			},
-			after: func(context.Context, *target) error { return nil },
-		})
+	if r.Server != nil {
+		out.cpuSeconds, out.peakMiB = r.Server.Seconds, r.Server.PeakRSSMiB
 	}
 	return out
+}
+
+func works(o options) []work {
+	out := []work{
+		swept(sweep.Put, 4*kib, perOperation, "PUT 4 KiB", nil),
+		swept(sweep.Get, 4*kib, perOperation, "GET 4 KiB", nil),
+		swept(sweep.Head, 4*kib, perOperation, "HEAD", nil),
+		swept(sweep.Put, mib, perByte, "PUT 1 MiB", nil),
+		swept(sweep.Get, mib, perByte, "GET 1 MiB", nil),
+		swept(sweep.Put, 64*mib, perByte, "PUT 64 MiB", nil),
+		swept(sweep.Get, 64*mib, perByte, "GET 64 MiB", nil),
+	}
+	for _, size := range o.large {
+		out = append(out, largeWorks(size)...)
+	}
+	if o.listKeys > 0 {
+		w := swept(sweep.List, 64, perListing, fmt.Sprintf("list %d keys", o.listKeys), func(c *sweep.Config) {
+			c.Keys, c.Count, c.Duration, c.Concurrencies = o.listKeys, listings, 0, []int{1}
+		})
+		w.once = true
+		out = append(out, w)
+	}
+	return out
+}
+
+// largeWorks store one large object, read it, read ranges of it, and remove it.
+func largeWorks(size config.Size) []work {
+	key := "large-" + size.String()
+	one := func(name string, u unit, do func(ctx context.Context, s *server) (result, error)) work {
+		return work{name: name, unit: u, once: true, do: func(ctx context.Context, _ options, s *server) (result, error) {
+			return s.watch(ctx, func() (result, error) { return do(ctx, s) })
+		}}
+	}
+	return []work{
+		one("PUT one of "+size.String(), perMemory, func(ctx context.Context, s *server) (result, error) {
+			o := client.UploadOptions{PartBytes: partBytes, Parallel: partsParallel, SizeBytes: int64(size)}
+			random := rand.NewChaCha8([32]byte{})
+			r, err := s.Upload(ctx, bucket, key, io.LimitReader(random, int64(size)), o)
+			return result{ops: 1, bytes: r.SizeBytes}, err
+		}),
+		one("GET one of "+size.String(), perMemory, func(ctx context.Context, s *server) (result, error) {
+			r, err := s.Get(ctx, bucket, key, io.Discard, client.GetOptions{NoVerify: true})
+			return result{ops: 1, bytes: r.Bytes}, err
+		}),
+		one("range 64 KiB of "+size.String(), perOperation, func(ctx context.Context, s *server) (result, error) {
+			out, err := readRanges(ctx, s, key, int64(size))
+			return out, errors.Join(err, s.Delete(ctx, bucket, key))
+		}),
+	}
+}
+
+// readRanges reads ranges that begin anywhere, one after the other, and counts what the drives gave.
+func readRanges(ctx context.Context, s *server, key string, size int64) (result, error) {
+	before, err := s.driveReadBytes(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	var out result
+	for range rangeReads {
+		start := time.Now()
+		r, err := s.Get(ctx, bucket, key, io.Discard,
+			client.GetOptions{Offset: rand.Int64N(size - rangeBytes), Length: rangeBytes})
+		if err != nil {
+			return out, err
+		}
+		out.ops++
+		out.bytes += r.Bytes
+		ms := float64(time.Since(start)) / float64(time.Millisecond)
+		out.p50Ms, out.p99Ms = append(out.p50Ms, ms), append(out.p99Ms, ms)
+	}
+	after, err := s.driveReadBytes(ctx)
+	out.readBytes = after - before
+	return out, err
+}
+
+// watch adds to the result of do what the server used meanwhile.
+func (s *server) watch(ctx context.Context, do func() (result, error)) (result, error) {
+	before, err := s.process().Read(ctx, true)
+	if err != nil {
+		return result{}, err
+	}
+	start := time.Now()
+	out, err := do()
+	if err != nil {
+		return out, err
+	}
+	out.seconds = time.Since(start).Seconds()
+	after, err := s.process().Read(ctx, false)
+	out.cpuSeconds = after.CPUSeconds - before.CPUSeconds
+	out.peakMiB = float64(after.PeakBytes) / mib
+	return out, err
 }
 
 // measureAll does every work on every server by turns. What was measured before an error is
 // in the report.
 func measureAll(ctx context.Context, o options, servers []*server) (report, error) {
 	var r report
-	body := make([]byte, 64*mib)
-	_, _ = rand.Read(body)
-	var targets []*target
 	for _, s := range servers {
 		r.servers = append(r.servers, s.name)
-		targets = append(targets, &target{server: s, written: map[int64]int{}, body: body, o: o})
 	}
-	for _, g := range groups(o) {
-		for _, w := range g.works {
-			row, err := w.measure(ctx, targets)
-			if err != nil {
-				return r, fmt.Errorf("%s: %w", w.name, err)
-			}
-			r.rows = append(r.rows, row)
+	for _, w := range works(o) {
+		row, err := w.measure(ctx, o, servers)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", w.name, err)
 		}
-		for _, t := range targets {
-			if err := g.after(ctx, t); err != nil {
-				return r, fmt.Errorf("make room on %s: %w", t.name, err)
-			}
-		}
+		r.rows = append(r.rows, row)
 	}
 	return r, nil
 }
 
 // measure does the work on the servers by turns, round by round.
-func (w work) measure(ctx context.Context, targets []*target) (row, error) {
-	out := row{work: w, samples: make([]sample, len(targets))}
-	rounds := targets[0].o.rounds
+func (w work) measure(ctx context.Context, o options, servers []*server) (row, error) {
+	out := row{work: w, results: make([]result, len(servers))}
+	rounds := o.rounds
 	if w.once {
 		rounds = 1
 	}
 	for range rounds {
-		for i, t := range targets {
-			s, err := w.one(ctx, t)
+		for i, s := range servers {
+			r, err := w.do(ctx, o, s)
 			if err != nil {
-				return out, fmt.Errorf("%s: %w", t.name, err)
+				return out, fmt.Errorf("%s: %w", s.name, err)
 			}
-			out.samples[i].add(s)
+			out.results[i].add(r)
 		}
 	}
 	return out, nil
-}
-
-// one is one round on one server, with what the server used for it.
-func (w work) one(ctx context.Context, t *target) (sample, error) {
-	if err := t.resetPeak(); err != nil {
-		return sample{}, err
-	}
-	var before int64
-	var err error
-	if w.drives {
-		if before, err = t.driveReadBytes(ctx); err != nil {
-			return sample{}, err
-		}
-	}
-	used, err := t.cpu()
-	if err != nil {
-		return sample{}, err
-	}
-	s, err := w.do(ctx, t)
-	if err != nil {
-		return s, err
-	}
-	now, err := t.cpu()
-	if err != nil {
-		return s, err
-	}
-	s.cpu = now - used
-	if w.drives {
-		after, err := t.driveReadBytes(ctx)
-		if err != nil {
-			return s, err
-		}
-		s.readBytes = after - before
-	}
-	s.peakBytes, err = t.peak()
-	return s, err
 }

@@ -17,7 +17,7 @@ type report struct {
 // row is one work on every server.
 type row struct {
 	work    work
-	samples []sample
+	results []result
 }
 
 func (r report) print(out io.Writer) {
@@ -32,67 +32,66 @@ func (r report) print(out io.Writer) {
 	fmt.Fprintln(w)
 	for _, row := range r.rows {
 		fmt.Fprintf(w, "%s\t", row.work.name)
-		for _, s := range row.samples {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d MiB\t", rate(row.work.unit, s), cost(row.work.unit, s),
-				brief(percentile(s.latencies, 50)), brief(percentile(s.latencies, 99)), s.peakBytes/mib)
+		for _, s := range row.results {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f MiB\t", rate(row.work.unit, s), cost(row.work.unit, s),
+				latency(s.p50Ms, .5), latency(s.p99Ms, .99), s.peakMiB)
 		}
-		if len(row.samples) > 1 {
-			fmt.Fprint(w, ratio(row.work.unit, row.samples[0], row.samples[1]))
+		if len(row.results) > 1 {
+			fmt.Fprint(w, ratio(row.work.unit, row.results[0], row.results[1]))
 		}
 		fmt.Fprintln(w)
 	}
 	_ = w.Flush()
 	for _, row := range r.rows {
-		if row.work.drives {
-			for i, s := range row.samples {
+		for i, s := range row.results {
+			if s.readBytes > 0 {
 				fmt.Fprintf(out, "%s: %s reads %.1f KiB from the drives\n", row.work.name, r.servers[i],
-					float64(s.readBytes)/float64(max(1, s.ops))/kib)
+					float64(s.readBytes)/float64(s.ops)/kib)
 			}
 		}
 	}
 }
 
-func rate(u unit, s sample) string {
-	seconds := s.wall.Seconds()
+func rate(u unit, s result) string {
 	switch {
-	case seconds == 0 || s.ops == 0:
+	case s.seconds == 0 || s.ops == 0:
 		return "-"
 	case u == perOperation:
-		return fmt.Sprintf("%.0f/s", float64(s.ops)/seconds)
+		return fmt.Sprintf("%.0f/s", float64(s.ops)/s.seconds)
 	case u == perListing:
-		return brief(s.wall / time.Duration(s.ops))
+		return brief(s.seconds / float64(s.ops))
 	}
-	return fmt.Sprintf("%.0f MiB/s", float64(s.bytes)/mib/seconds)
+	return fmt.Sprintf("%.0f MiB/s", float64(s.bytes)/mib/s.seconds)
 }
 
 // cost is the server's CPU time: for one operation, or for one GiB.
-func cost(u unit, s sample) string {
+func cost(u unit, s result) string {
 	switch {
 	case s.ops == 0:
 		return "-"
 	case u == perOperation || u == perListing:
-		return brief(s.cpu / time.Duration(s.ops))
+		return brief(s.cpuSeconds / float64(s.ops))
 	case s.bytes == 0:
 		return "-"
 	}
-	return fmt.Sprintf("%.2f s/GiB", s.cpu.Seconds()*gib/float64(s.bytes))
+	return fmt.Sprintf("%.2f s/GiB", s.cpuSeconds*gib/float64(s.bytes))
 }
 
 // ratio compares what the work is judged by.
-func ratio(u unit, a, b sample) string {
+func ratio(u unit, a, b result) string {
 	var x, y float64
 	what := "CPU"
 	switch u {
 	case perOperation:
-		x, y = a.cpu.Seconds()/float64(max(1, a.ops)), b.cpu.Seconds()/float64(max(1, b.ops))
+		x, y = a.cpuSeconds/float64(max(1, a.ops)), b.cpuSeconds/float64(max(1, b.ops))
 	case perByte:
-		x, y = a.cpu.Seconds()/float64(max(1, a.bytes)), b.cpu.Seconds()/float64(max(1, b.bytes))
+		x, y = a.cpuSeconds/float64(max(1, a.bytes)), b.cpuSeconds/float64(max(1, b.bytes))
 	case perListing:
 		what = "time"
-		x, y = a.wall.Seconds()/float64(max(1, a.ops)), b.wall.Seconds()/float64(max(1, b.ops))
+		x, y = a.seconds/float64(max(1, a.ops)), b.seconds/float64(max(1, b.ops))
 	case perMemory:
 		what = "memory"
-		x, y = float64(a.peakBytes), float64(b.peakBytes)
+		x, y = a.peakMiB, b.peakMiB
 	}
 	if y == 0 {
 		return "-"
@@ -100,22 +99,26 @@ func ratio(u unit, a, b sample) string {
 	return fmt.Sprintf("%.2f %s", x/y, what)
 }
 
-// percentile is the smallest value that p percent of the values do not exceed.
-func percentile(values []time.Duration, p int) time.Duration {
+// latency is the quantile of single operations, or the median of the quantiles of the rounds.
+func latency(values []float64, q float64) string {
 	if len(values) == 0 {
-		return 0
+		return "-"
+	}
+	if len(values) < rangeReads {
+		q = .5
 	}
 	sorted := slices.Sorted(slices.Values(values))
-	return sorted[min(len(sorted)-1, len(sorted)*p/100)]
+	return brief(sorted[min(len(sorted)-1, int(q*float64(len(sorted))))] / 1e3)
 }
 
-// brief is a duration with three figures.
-func brief(d time.Duration) string {
+// brief is a time in seconds with three figures.
+func brief(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
 	switch {
 	case d < time.Millisecond:
-		return fmt.Sprintf("%.3g µs", float64(d)/float64(time.Microsecond))
+		return fmt.Sprintf("%.3g µs", seconds*1e6)
 	case d < time.Second:
-		return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond))
+		return fmt.Sprintf("%.3g ms", seconds*1e3)
 	}
-	return fmt.Sprintf("%.3g s", d.Seconds())
+	return fmt.Sprintf("%.3g s", seconds)
 }

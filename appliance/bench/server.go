@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millrace/millrace/appliance/cmd/millrace/sweep"
 	"github.com/millrace/millrace/s3/client"
 	"github.com/millrace/millrace/s3/sigv4"
 )
@@ -183,13 +184,30 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
+// process reads what the server uses.
+func (s *server) process() sweep.Processes { return sweep.Processes{s.cmd.Process.Pid} }
+
+// kernelReadBytes is what the kernel has read from devices for the server.
+func (s *server) kernelReadBytes() (int64, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(content)) {
+		if value, ok := strings.CutPrefix(line, "read_bytes: "); ok {
+			return strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+		}
+	}
+	return 0, errors.New("no read_bytes of the process")
+}
+
 const maxMetricsBytes = 16 << 20
 
 // driveReadBytes is what the server has read from all drives since its start: by its own metrics,
 // or else by the kernel's count of the process.
 func (s *server) driveReadBytes(ctx context.Context) (int64, error) {
 	if s.metrics == "" {
-		return s.procNumber("io", "read_bytes:")
+		return s.kernelReadBytes()
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.metrics, nil)
 	if err != nil {

@@ -64,6 +64,8 @@ func bites() []bite {
 		{"words", "frame", file("a.md", "frame"+"wo"+"rk/main and SigV4 session token"), ""},
 		{"make targets", "bare", file("Makefile", "all: build ## everything\nbuild:\n\tgo build\nX := 1\n"), "target build has no help"},
 		{"readme commands", "gone", map[string]string{"Makefile": "test: ## t\n", "README.md": "    make tset\n"}, "make tset"},
+		{"links", "dead", file("docs/a.md", "see [b](b.md#part)"), "docs/b.md"},
+		{"links", "alive", map[string]string{"docs/a.md": "[up](../README.md) [all](d/)", "README.md": "x", "docs/d/e.md": "x"}, ""},
 		{"change log", "missing", file("README.md", "x"), "missing"},
 	}...)
 }

@@ -3,6 +3,7 @@ package tidy
 import (
 	"bytes"
 	"fmt"
+	"path"
 	"regexp"
 	"strings"
 )
@@ -102,6 +103,30 @@ func checkReadmeCommands(t *tree) []finding {
 		for _, m := range makeCommand.FindAllSubmatch(t.text[name], -1) {
 			if !known[string(m[1])] {
 				out = append(out, finding{name, "make " + string(m[1]) + " is no target"})
+			}
+		}
+	}
+	return out
+}
+
+var relativeLink = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)\s]*)?\)`)
+
+// checkLinks wants every relative link of a document to lead to a file, or to a folder of files.
+func checkLinks(t *tree) []finding {
+	there := map[string]bool{}
+	for _, name := range t.all {
+		for there[name] = true; name != "."; name = path.Dir(name) {
+			there[path.Dir(name)] = true
+		}
+	}
+	var out []finding
+	for _, name := range t.all {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		for _, m := range relativeLink.FindAllSubmatch(t.text[name], -1) {
+			if target := path.Join(path.Dir(name), string(m[1])); !there[target] {
+				out = append(out, finding{name, "no such file: " + target})
 			}
 		}
 	}

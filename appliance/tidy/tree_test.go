@@ -182,5 +182,6 @@ func rules() []rule {
 		{"change log", checkChangelog},
 		{"make targets", checkMakeTargets},
 		{"readme commands", checkReadmeCommands},
+		{"links", checkLinks},
 	}
 }
