@@ -20,7 +20,8 @@ type Options struct {
 	Cache *Cache
 	// Logger gets warnings of the metadata store. Default: none.
 	Logger *slog.Logger
-	// DeadHook is called once, on a goroutine of its own, when the drive dies.
+	// DeadHook is called once, on a goroutine of its own, when the drive dies; that may be while Open
+	// or Format is still at work, and they return the error too.
 	DeadHook func(error)
 	// MetaReserveBytes is what new records leave free on the metadata file system, so that a full
 	// drive can still start and delete. Default 64 MiB; negative means nothing is reserved.

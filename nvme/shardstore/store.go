@@ -153,7 +153,7 @@ func (s *Store) checkDriveRecord() error {
 		return corruptf("metadata without a drive record")
 	}
 	if err != nil {
-		return fmt.Errorf("read drive record: %w", err)
+		return fmt.Errorf("read drive record: %w", s.metaError(err))
 	}
 	defer closer.Close()
 	if want := appendDriveRecord(nil, &s.label); !bytes.Equal(value, want) {

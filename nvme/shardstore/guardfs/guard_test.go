@@ -1,0 +1,151 @@
+package guardfs
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// rig is a guarded file system whose every operation of one kind fails.
+type rig struct {
+	*FS
+	failing errorfs.OpKind
+	reasons []error
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{failing: -1}
+	inner := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == r.failing {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	r.FS = New(inner, func(err error) { r.reasons = append(r.reasons, err) })
+	if err := r.MkdirAll("d", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const category = vfs.WriteCategoryUnspecified
+
+// mutations are the calls of a file system that change it. Each is given a file open for
+// writing.
+func mutations() map[string]func(*rig, vfs.File) error {
+	discard := func(_ any, err error) error { return err }
+	return map[string]func(*rig, vfs.File) error{
+		"create":      func(r *rig, _ vfs.File) error { return discard(r.Create("d/new", category)) },
+		"marker":      func(r *rig, _ vfs.File) error { return discard(r.Create("d/marker.x.1.y", category)) },
+		"link":        func(r *rig, _ vfs.File) error { return r.Link("d/old", "d/link") },
+		"read-write":  func(r *rig, _ vfs.File) error { return discard(r.OpenReadWrite("d/old", category)) },
+		"open dir":    func(r *rig, _ vfs.File) error { return discard(r.OpenDir("d")) },
+		"remove":      func(r *rig, _ vfs.File) error { return r.Remove("d/old") },
+		"remove all":  func(r *rig, _ vfs.File) error { return r.RemoveAll("d/old") },
+		"rename":      func(r *rig, _ vfs.File) error { return r.Rename("d/old", "d/renamed") },
+		"reuse":       func(r *rig, _ vfs.File) error { return discard(r.ReuseForWrite("d/old", "d/re", category)) },
+		"mkdir":       func(r *rig, _ vfs.File) error { return r.MkdirAll("d/e", 0o700) },
+		"write":       func(_ *rig, f vfs.File) error { return discard(f.Write([]byte("x"))) },
+		"preallocate": func(_ *rig, f vfs.File) error { return f.Preallocate(0, 1) },
+		"sync":        func(_ *rig, f vfs.File) error { return f.Sync() },
+		"sync data":   func(_ *rig, f vfs.File) error { return f.SyncData() },
+		"sync to":     func(_ *rig, f vfs.File) error { return discard(f.SyncTo(1)) },
+	}
+}
+
+// TestMutations: the first error of each kind of mutation is swallowed and marks the file system;
+// after that, every mutation gives nil and changes nothing.
+func TestMutations(t *testing.T) {
+	kinds := map[string]errorfs.OpKind{
+		"create": errorfs.OpCreate, "marker": errorfs.OpOpenDir, "link": errorfs.OpLink,
+		"read-write": errorfs.OpOpen, "open dir": errorfs.OpOpenDir, "remove": errorfs.OpRemove,
+		"remove all": errorfs.OpRemoveAll, "rename": errorfs.OpRename, "reuse": errorfs.OpReuseForWrite,
+		"mkdir": errorfs.OpMkdirAll, "write": errorfs.OpFileWrite, "preallocate": errorfs.OpFilePreallocate,
+		"sync": errorfs.OpFileSync, "sync data": errorfs.OpFileSyncData, "sync to": errorfs.OpFileSyncTo,
+	}
+	for name, mutate := range mutations() {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			f := r.mustCreate(t, "d/old")
+			r.failing = kinds[name]
+			if err := mutate(r, f); err != nil {
+				t.Errorf("failing %s = %v; want it swallowed", name, err)
+			}
+			if err := r.Err(); !errors.Is(err, syscall.EIO) || len(r.reasons) != 1 {
+				t.Errorf("Err() = %v, %d calls of onFail; want EIO and 1", err, len(r.reasons))
+			}
+			r.failing = -1
+			for later, mutate := range mutations() {
+				if err := mutate(r, f); err != nil {
+					t.Errorf("%s after the failure = %v; want nil", later, err)
+				}
+			}
+			if name == "create" {
+				if got, _ := r.inner.List("d"); len(got) != 1 {
+					t.Errorf("files = %v; want none made after the failure", got)
+				}
+			}
+			if len(r.reasons) != 1 {
+				t.Errorf("onFail called %d times; want 1", len(r.reasons))
+			}
+		})
+	}
+}
+
+func (r *rig) mustCreate(t *testing.T, name string) vfs.File {
+	t.Helper()
+	f, err := r.Create(name, category)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestAfterFailure(t *testing.T) {
+	r := newRig(t)
+	f := r.mustCreate(t, "d/old")
+	cause := errors.New("cause")
+	r.Fail(cause)
+	r.Fail(errors.New("later"))
+	if r.Err() != cause || len(r.reasons) != 1 {
+		t.Errorf("Err() = %v, %d calls; want the first cause, once", r.Err(), len(r.reasons))
+	}
+	null := r.mustCreate(t, "d/null")
+	if n, err := null.Write(make([]byte, 10)); n != 10 || err != nil {
+		t.Errorf("Write to a null file = %d, %v; want 10, nil", n, err)
+	}
+	if info, err := null.Stat(); err != nil || info.Size() != 10 || info.Name() != "null" {
+		t.Errorf("Stat of a null file = %v, %v; want its size", info, err)
+	}
+	_, openErr := r.Open("d/old")
+	_, listErr := r.List("d")
+	_, statErr := r.Stat("d/old")
+	_, readErr := f.ReadAt(make([]byte, 1), 0)
+	_, nullErr := null.Read(make([]byte, 1))
+	_, lockErr := r.Lock("d/lock")
+	for i, err := range []error{openErr, listErr, statErr, readErr, nullErr, lockErr} {
+		if !errors.Is(err, syscall.EIO) {
+			t.Errorf("read %d after the failure = %v; want EIO", i, err)
+		}
+	}
+}
+
+// TestBenign: what is no failure of the drive marks nothing.
+func TestBenign(t *testing.T) {
+	r := newRig(t)
+	_, openErr := r.Open("d/none")
+	_, dirErr := r.OpenDir("none")
+	_, statErr := r.Stat("d/none")
+	for i, err := range []error{openErr, dirErr, statErr, r.Remove("d/none")} {
+		if err == nil {
+			t.Errorf("call %d on a missing file = nil; want an error", i)
+		}
+	}
+	if err := r.Err(); err != nil {
+		t.Errorf("Err() = %v; want nil", err)
+	}
+}
