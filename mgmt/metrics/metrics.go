@@ -44,6 +44,8 @@ type Sources struct {
 	Drives func() []Drive
 	Arena  func() Arena
 	Engine func() Engine
+	// Requests is the number of S3 requests in progress.
+	Requests func() int64
 	// DataShares gives k and n of the pool's scheme, for the usable capacity.
 	DataShares func() (k, n int)
 }

@@ -25,6 +25,9 @@ func (p *pool) Collect(to chan<- prometheus.Metric) {
 	if p.sources.Drives != nil {
 		p.collectDrives(gauge, count)
 	}
+	if p.sources.Requests != nil {
+		gauge(desc("millrace_s3_requests_in_flight", "S3 requests in progress."), float64(p.sources.Requests()))
+	}
 	if p.sources.Arena != nil {
 		a := p.sources.Arena()
 		gauge(desc("millrace_arena_size_bytes", "Size of the arena of I/O buffers."), float64(a.SizeBytes))
