@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"regexp"
 	"slices"
-	"strconv"
+
+	"github.com/millrace/millrace/appliance/erasure"
 )
 
 // Validate says everything that is wrong with c, or nil. It touches no file and no address.
@@ -42,24 +42,20 @@ func (c *Config) validateDrives() error {
 	return errors.Join(errs...)
 }
 
-var schemeForm = regexp.MustCompile(`^([1-9][0-9]?)\+([0-9]{1,2})$`)
-
 func (c *Config) validateScheme() error {
 	if c.Scheme == "" {
 		return nil
 	}
-	match := schemeForm.FindStringSubmatch(c.Scheme)
-	if match == nil {
-		return fmt.Errorf("scheme %q: want K+M, as 4+2", c.Scheme)
+	scheme, err := erasure.ParseScheme(c.Scheme)
+	if err != nil {
+		return fmt.Errorf("scheme: %w", err)
 	}
-	k, _ := strconv.Atoi(match[1])
-	m, _ := strconv.Atoi(match[2])
 	drives := c.Drives
 	if c.Dir == "" {
 		drives = len(c.DrivePaths)
 	}
-	if drives > 0 && k+m > drives {
-		return fmt.Errorf("scheme %s needs %d drives, and there are %d", c.Scheme, k+m, drives)
+	if drives > 0 && scheme.Shards() > drives {
+		return fmt.Errorf("scheme %v needs %d drives, and there are %d", scheme, scheme.Shards(), drives)
 	}
 	return nil
 }

@@ -1,0 +1,45 @@
+package client
+
+import (
+	"bytes"
+	"encoding/xml"
+	"io"
+	"net/http"
+	"testing"
+)
+
+func FuzzListing(f *testing.F) {
+	f.Add([]byte(`<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>a%2Fb</Key></Contents></ListBucketResult>`))
+	f.Add([]byte(`<ListBucketResult><Contents><Key>%zz</Key></Contents><CommonPrefixes><Prefix>p</Prefix></CommonPrefixes></ListBucketResult>`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var answer listXML
+		if xml.Unmarshal(text, &answer) != nil {
+			return
+		}
+		page, err := answer.page()
+		if err == nil && len(page.entries) != len(answer.Contents)+len(answer.CommonPrefixes) {
+			t.Errorf("%d entries of %d keys and %d prefixes", len(page.entries), len(answer.Contents), len(answer.CommonPrefixes))
+		}
+	})
+}
+
+func FuzzError(f *testing.F) {
+	f.Add(404, []byte(`<Error><Code>NoSuchKey</Code></Error>`))
+	f.Add(500, []byte(`<html>`))
+	f.Fuzz(func(t *testing.T, status int, body []byte) {
+		resp := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body))}
+		if e := errorOf("Op", "b/k", resp); e.Code == "" || e.Error() == "" {
+			t.Errorf("errorOf(%d, %q) has no code", status, body)
+		}
+	})
+}
+
+func FuzzInfo(f *testing.F) {
+	f.Add("bytes 0-1/5", "AAAAAAAAAAA=", "FULL_OBJECT")
+	f.Fuzz(func(t *testing.T, contentRange, sum, kind string) {
+		h := http.Header{"Content-Range": {contentRange}, "X-Amz-Checksum-Crc64nvme": {sum}, "X-Amz-Checksum-Type": {kind}}
+		if info := infoOf(h); len(info.ChecksumValue) != info.Checksum.SizeBytes() {
+			t.Errorf("checksum value of %d bytes for %v", len(info.ChecksumValue), info.Checksum)
+		}
+	})
+}
