@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -38,7 +39,7 @@ func newBacking(o options, undo *cleanup) (*backing, error) {
 	if b.loop && os.Geteuid() != 0 {
 		return nil, errors.New("loop devices need root; -dir FOLDER measures without")
 	}
-	root, err := os.MkdirTemp(o.dir, "millrace-bench-")
+	root, err := os.MkdirTemp(o.dir, fmt.Sprintf("millrace-bench-%d-", os.Getpid()))
 	if err != nil {
 		return nil, err
 	}
@@ -159,31 +160,36 @@ func mounts() []mount {
 	return out
 }
 
-// leftover matches the file behind a loop device of a run of this command.
-var leftover = regexp.MustCompile(`^` + memoryRoot + `([0-9]+)-`)
+// leftover matches the names that a run of this command gives to its files and folders.
+var leftover = regexp.MustCompile(`/millrace-bench-([0-9]+)-`)
 
-// releaseLeftovers releases the loop devices of runs that were killed.
-func releaseLeftovers() {
-	devices, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		return
+// ofDeadRun says whether a run made the file or folder that has ended since.
+func ofDeadRun(name string) bool {
+	m := leftover.FindStringSubmatch(name)
+	if m == nil {
+		return false
 	}
+	_, err := os.Stat("/proc/" + m[1])
+	return os.IsNotExist(err)
+}
+
+// releaseLeftovers takes down the loop devices and folders of runs that were killed.
+func releaseLeftovers(dir string) {
+	var errs []error
+	devices, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, file := range devices {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			continue
+		if content, err := os.ReadFile(file); err == nil && ofDeadRun(string(content)) {
+			errs = append(errs, release("/dev/"+strings.Split(file, "/")[3]))
 		}
-		m := leftover.FindStringSubmatch(string(content))
-		if m == nil {
-			continue
+	}
+	roots, _ := filepath.Glob(filepath.Join(cmp.Or(dir, os.TempDir()), "millrace-bench-*"))
+	for _, root := range roots {
+		if ofDeadRun(root) {
+			errs = append(errs, removeAll(root))
 		}
-		if _, err := os.Stat("/proc/" + m[1]); err == nil {
-			continue // that run is still going
-		}
-		device := "/dev/" + strings.Split(file, "/")[3]
-		if err := release(device); err != nil {
-			fmt.Fprintf(os.Stderr, "bench: %s of an earlier run: %v\n", device, err)
-		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: what an earlier run left:", err)
 	}
 }
 

@@ -96,7 +96,7 @@ func parse(args []string) (options, error) {
 
 // run sets everything up, measures, prints, and takes everything down.
 func run(ctx context.Context, o options) (err error) {
-	releaseLeftovers()
+	releaseLeftovers(o.dir)
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.run()) }()
 	b, err := newBacking(o, &undo)
