@@ -109,7 +109,7 @@ func (b *Batch) Close() {
 		b.pb.Close()
 		b.pb = nil
 	}
-	b.note(fmt.Errorf("%w: batch used up", ErrInvalid))
+	b.note(errBatchUsed)
 }
 
 func (b *Batch) check(keyBytes, valueBytes int) bool {

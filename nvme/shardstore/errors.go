@@ -31,6 +31,8 @@ var (
 	ErrInvalid = errors.New("invalid argument")
 )
 
+var errBatchUsed = fmt.Errorf("%w: batch used up", ErrInvalid)
+
 // DeadError says why a drive is dead. errors.Is(err, ErrDead) holds, and so does errors.Is for
 // the cause.
 type DeadError struct {

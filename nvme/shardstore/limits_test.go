@@ -103,7 +103,7 @@ func TestDataFull(t *testing.T) {
 	}
 }
 
-// TestMisuse: what callers do wrong is refused, and hurts nobody.
+// TestMisuse: what callers do wrong with shards is refused, and hurts nobody.
 func TestMisuse(t *testing.T) {
 	ctx := context.Background()
 	s := newTestDrive(t, 64<<20).open(t)
@@ -159,6 +159,14 @@ func TestMisuse(t *testing.T) {
 	if err := tryDelete(s, id, true); err != nil || s.Stats().FreeBytes != free {
 		t.Errorf("delete = %v, %d bytes free; want %d", err, s.Stats().FreeBytes, free)
 	}
+	if err := s.Err(); err != nil {
+		t.Errorf("after misuse Err() = %v; want nil", err)
+	}
+}
+
+// TestTooLarge: what is over a limit is refused by Commit, which leaves the drive as it was.
+func TestTooLarge(t *testing.T) {
+	s := newTestDrive(t, 16<<20).open(t)
 	for name, fill := range map[string]func(*Batch){
 		"long key":   func(b *Batch) { b.Set(make([]byte, MaxKeyBytes+1), nil) },
 		"long value": func(b *Batch) { b.Set(nil, make([]byte, MaxValueBytes+1)) },
@@ -169,13 +177,13 @@ func TestMisuse(t *testing.T) {
 		},
 		"many shards": func(b *Batch) {
 			for range maxBatchShards + 1 {
-				b.DeleteShard(id)
+				b.DeleteShard(ShardID{SegmentID{1}, 0})
 			}
 		},
 	} {
 		b := s.NewBatch()
 		fill(b)
-		if err := s.Commit(ctx, b, true); !errors.Is(err, ErrTooLarge) {
+		if err := s.Commit(context.Background(), b, true); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("Commit with a %s = %v; want ErrTooLarge", name, err)
 		}
 	}

@@ -27,7 +27,7 @@ type Options struct {
 	// drive can still start and delete. Default 64 MiB; negative means nothing is reserved.
 	MetaReserveBytes int64
 	// MemTableBytes is the size of one of the (at most four) tables of new records in memory.
-	// Default 4 MiB.
+	// Default 8 MiB: larger ones cost memory, smaller ones more compaction work.
 	MemTableBytes int64
 	// RecordCacheBytes bounds the memory of decoded shard records. Default 4 MiB; negative: none.
 	RecordCacheBytes int64
@@ -37,7 +37,7 @@ type Options struct {
 
 const (
 	defaultMetaReserveBytes = 64 << 20
-	defaultMemTableBytes    = 4 << 20
+	defaultMemTableBytes    = 8 << 20
 	defaultRecordCacheBytes = 4 << 20
 	ownCacheBytes           = 8 << 20
 	ownCacheFiles           = 64
