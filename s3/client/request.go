@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/xml"
 	"errors"
@@ -168,27 +169,46 @@ func (c *Client) discard(ctx context.Context, r call) (http.Header, error) {
 	return resp.Header, err
 }
 
-// decode sends a call whose answer is the XML of to.
-func (c *Client) decode(ctx context.Context, r call, to any) (http.Header, error) {
+// document sends a call whose answer is XML, and returns that.
+func (c *Client) document(ctx context.Context, r call) ([]byte, error) {
 	resp, err := c.do(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxXMLBytes))
+	body, err := readAll(resp)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: read answer: %w", r.op, r.resource(), err)
+	}
+	return body, nil
+}
+
+// readAll reads a body of at most maxXMLBytes into a buffer that has its size at once, if it is known.
+func readAll(resp *http.Response) ([]byte, error) {
+	var b bytes.Buffer
+	if n := resp.ContentLength; n > 0 && n <= maxXMLBytes {
+		b.Grow(int(n) + bytes.MinRead)
+	}
+	_, err := b.ReadFrom(io.LimitReader(resp.Body, maxXMLBytes))
+	return b.Bytes(), err
+}
+
+// decode sends a call whose answer is the XML of to.
+func (c *Client) decode(ctx context.Context, r call, to any) error {
+	body, err := c.document(ctx, r)
+	if err != nil {
+		return err
 	}
 	// CompleteMultipartUpload may fail after a status of 200 was sent.
 	var failed errorXML
 	if xml.Unmarshal(body, &failed) == nil && failed.Code != "" {
-		return nil, &Error{Op: r.op, StatusCode: http.StatusInternalServerError, Code: failed.Code,
+		return &Error{Op: r.op, StatusCode: http.StatusInternalServerError, Code: failed.Code,
 			Message: failed.Message, Resource: r.resource(), RequestID: failed.RequestID}
 	}
 	if err := xml.Unmarshal(body, to); err != nil {
-		return nil, fmt.Errorf("%s %s: malformed answer: %w", r.op, r.resource(), err)
+		return fmt.Errorf("%s %s: malformed answer: %w", r.op, r.resource(), err)
 	}
-	return resp.Header, nil
+	return nil
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }

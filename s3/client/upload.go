@@ -105,7 +105,7 @@ func (u *upload) create(ctx context.Context) error {
 	var result struct {
 		UploadID string `xml:"UploadId"`
 	}
-	_, err := u.client.decode(ctx, call{op: "CreateMultipartUpload", method: http.MethodPost, bucket: u.bucket,
+	err := u.client.decode(ctx, call{op: "CreateMultipartUpload", method: http.MethodPost, bucket: u.bucket,
 		key: u.key, query: url.Values{"uploads": {""}}, header: header, once: true}, &result)
 	if err == nil && result.UploadID == "" {
 		return fmt.Errorf("CreateMultipartUpload %s/%s: the answer has no UploadId", u.bucket, u.key)
@@ -245,7 +245,7 @@ func (u *upload) complete(ctx context.Context) (PutResult, error) {
 		ETag              string
 		ChecksumCRC64NVME string
 	}
-	if _, err = u.client.decode(ctx, call{op: "CompleteMultipartUpload", method: http.MethodPost, bucket: u.bucket,
+	if err = u.client.decode(ctx, call{op: "CompleteMultipartUpload", method: http.MethodPost, bucket: u.bucket,
 		key: u.key, query: url.Values{"uploadId": {u.id}}, header: header,
 		body: func() io.Reader { return bytes.NewReader(document) }, size: int64(len(document))}, &answer); err != nil {
 		return PutResult{}, err
