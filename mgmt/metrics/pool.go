@@ -42,7 +42,9 @@ func (p *pool) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-func (p *pool) collectDrives(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
+func (p *pool) collectDrives(
+	gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string),
+) {
 	read := desc("millrace_drive_read_bytes_total", "Bytes read from the drive's data area.", "drive")
 	written := desc("millrace_drive_written_bytes_total", "Bytes written to the drive's data area.", "drive")
 	damaged := desc("millrace_drive_checksum_errors_total", "Blocks read that did not match their checksum.", "drive")
