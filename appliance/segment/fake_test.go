@@ -27,9 +27,10 @@ type fakeShard struct {
 	data []byte
 	crcs []uint64
 
-	failWriteAt int64 // the WriteAt that reaches this offset fails; -1: none
-	failReadAt  int64 // the ReadShard that covers this offset fails; -1: none
-	gate        chan struct{}
+	failWriteAt int64         // the WriteAt that reaches this offset fails; -1: none
+	failReadAt  int64         // the ReadShard that covers this offset fails; -1: none
+	gate        chan struct{} // what the first ReadShard from gateFrom on waits for
+	gateFrom    int64
 	gateHeld    atomic.Bool
 
 	mu        sync.Mutex
@@ -89,7 +90,7 @@ func (s *fakeShard) ReadShard(off int64, bufs [][]byte) error {
 		(end%erasure.BlockBytes != 0 && end != int64(len(s.data))) {
 		panic(fmt.Sprintf("ReadShard %d+%d of %d", off, n, len(s.data)))
 	}
-	if s.gate != nil && s.gateHeld.CompareAndSwap(false, true) {
+	if s.gate != nil && off >= s.gateFrom && s.gateHeld.CompareAndSwap(false, true) {
 		<-s.gate
 		for _, b := range bufs { // a late answer that scribbles over what it was given
 			for i := range b {
@@ -148,6 +149,9 @@ func newRig(t testing.TB, arenaBytes int64, cfg Config) *rig {
 			t.Error(err)
 		}
 	})
+	if cfg.HedgeAfter == 0 {
+		cfg.HedgeAfter = time.Minute // hedging, without being surprised by a busy machine
+	}
 	cfg.Arena = a
 	return &rig{IO: New(cfg), t: t, arena: a}
 }

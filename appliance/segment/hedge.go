@@ -84,13 +84,7 @@ func (r *reader) hedge(win *readWindow) error {
 			late[c.shard] = true
 		}
 	}
-	left := 0
-	for j := range r.shards {
-		if r.usable(j) && !late[j] {
-			left++
-		}
-	}
-	if left < r.geo.Scheme.Data {
+	if !r.spareFor(late) {
 		return nil
 	}
 	for j := range r.shards {
@@ -111,6 +105,39 @@ func (r *reader) hedge(win *readWindow) error {
 		}
 	}
 	return r.relay(win, given, sizes)
+}
+
+// spareFor says whether enough shards are left without the late ones. Shards that were slow before count
+// again, once: they may have been slow for a moment only, and another may hang for good.
+func (r *reader) spareFor(late map[int]bool) bool {
+	left, slow := 0, 0
+	for j := range r.shards {
+		switch {
+		case late[j]:
+		case r.usable(j):
+			left++
+		case r.state[j] == shardSlow:
+			slow++
+		}
+	}
+	if left >= r.geo.Scheme.Data {
+		return true
+	}
+	if r.revived || left+slow < r.geo.Scheme.Data {
+		return false
+	}
+	r.revive()
+	return true
+}
+
+// revive takes the slow shards as good again.
+func (r *reader) revive() {
+	r.revived = true
+	for j := range r.shards {
+		if r.state[j] == shardSlow {
+			r.state[j] = shardGood
+		}
+	}
 }
 
 // relay gives own bytes that a call may still write to a new place.

@@ -92,7 +92,8 @@ type request struct {
 
 	state   [erasure.MaxShards]shardState
 	errs    [erasure.MaxShards]error
-	noHedge bool
+	revived bool // slow shards were taken as good again
+	noHedge bool // nothing is left to make up for slow shards
 	report  ReadReport
 }
 
@@ -128,10 +129,11 @@ func (r *reader) run(ctx context.Context) error {
 		if err == nil {
 			err = r.finish(ctx, next)
 		}
-		if err != nil && err != errStarved {
+		if fetched = err == nil; err == errStarved {
+			r.dropMemory() // also because a call that was given up may still write to it
+		} else if err != nil {
 			return err
 		}
-		fetched = err == nil
 	}
 	return nil
 }
@@ -269,11 +271,8 @@ func (r *reader) enough() error {
 	if r.countUsable() >= r.geo.Scheme.Data {
 		return nil
 	}
-	for j := range r.shards {
-		if r.state[j] == shardSlow {
-			r.state[j], r.noHedge = shardGood, true
-		}
-	}
+	r.revive()
+	r.noHedge = true
 	if r.countUsable() >= r.geo.Scheme.Data {
 		return nil
 	}

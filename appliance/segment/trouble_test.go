@@ -184,13 +184,14 @@ func (w *tripwire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+const hedgeAfter = 20 * time.Millisecond
+
 // A shard that does not answer is made up for, and scribbles only where nobody looks.
 func TestHedging(t *testing.T) {
 	for _, s := range parseSchemes(t, "1+1", "2+2", "4+2") {
 		for _, n := range []int64{1000, 9 << 20} {
 			for _, others := range []bool{false, true} {
-				r := newRig(t, 64<<20, Config{HedgeAfter: time.Millisecond, WindowBytes: 1 << 20})
-				r.readNanos.Store(1)
+				r := newRig(t, 64<<20, Config{HedgeAfter: hedgeAfter, WindowBytes: 1 << 20})
 				g := r.geometry(s, 9<<20)
 				data := payload(g.SizeBytes, 1)
 				shards := r.store(g, data)
@@ -212,26 +213,28 @@ func TestHedging(t *testing.T) {
 	}
 }
 
-// openGate lets the slow answer come in when the first bytes are delivered.
+// openGate lets the slow answer come in when the first bytes from after on are delivered.
 type openGate struct {
-	gate chan struct{}
-	once sync.Once
-	got  bytes.Buffer
+	gate  chan struct{}
+	after int64
+	once  sync.Once
+	got   bytes.Buffer
 }
 
 func (w *openGate) Write(p []byte) (int, error) {
-	w.once.Do(func() {
-		close(w.gate)
-		time.Sleep(2 * time.Millisecond)
-	})
+	if int64(w.got.Len()) >= w.after {
+		w.once.Do(func() {
+			close(w.gate)
+			time.Sleep(5 * time.Millisecond)
+		})
+	}
 	return w.got.Write(p)
 }
 
 // With a slow shard and no other left, the slow one is asked again.
 func TestSlowShardIsTheLastResort(t *testing.T) {
 	for _, s := range parseSchemes(t, "1+1", "2+1", "4+1") {
-		r := newRig(t, 64<<20, Config{HedgeAfter: time.Millisecond})
-		r.readNanos.Store(1)
+		r := newRig(t, 64<<20, Config{HedgeAfter: hedgeAfter})
 		g := r.geometry(s, 9<<20)
 		data := payload(g.SizeBytes, 1)
 		shards := r.store(g, data)
@@ -274,6 +277,37 @@ func TestStarvedArena(t *testing.T) {
 		r.wantRange(g, readers(shards, 0), data, 0, g.SizeBytes)
 		<-done
 		r.wantIdle()
+	}
+}
+
+// As above, but the shard is slow: its call still holds a window, and writes to it late.
+func TestStarvedByASlowShard(t *testing.T) {
+	for _, s := range parseSchemes(t, "1+1", "2+2", "4+2") {
+		for window := range int64(3) {
+			r := newRig(t, 10<<20, Config{HedgeAfter: hedgeAfter})
+			g := r.geometry(s, 6<<20)
+			data := payload(g.SizeBytes, 1)
+			shards := newRig(t, 16<<20, Config{}).store(g, data)
+			blocker, err := r.arena.AcquireN(context.Background(), 6, arena.MaxBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shards[0].gate, shards[0].gateFrom = make(chan struct{}), window*(2<<20)/int64(s.Data)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for r.arena.Stats().Waiters == 0 {
+					time.Sleep(100 * time.Microsecond)
+				}
+				blocker.Release()
+			}()
+			w := &openGate{gate: shards[0].gate, after: window * 2 << 20}
+			_, err = r.Read(context.Background(), g, readers(shards, 0), 0, g.SizeBytes, w)
+			if err != nil || !bytes.Equal(w.got.Bytes(), data) {
+				t.Errorf("%v, slow in window %d: %v, or wrong bytes", s, window, err)
+			}
+			<-done
+		}
 	}
 }
 
