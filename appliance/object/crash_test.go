@@ -218,10 +218,16 @@ func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, 
 func checkPool(t *testing.T, e *object.Engine) {
 	t.Helper()
 	waitFor(t, "quiet", e.Quiet)
-	e.Settle()
+	if err := e.Settle(context.Background()); err != nil {
+		t.Errorf("Settle = %v; want nil", err)
+	}
 	r, err := e.Check(context.Background(), true)
 	if err != nil {
 		t.Fatalf("Check = %v; want nil", err)
+	}
+	if len(r.Faults) > 0 {
+		t.Logf("map %+v, counters: forward %d, orphans %d, mended %d, dropped %d", e.Map(), e.Counters().RolledForward.Load(),
+			e.Counters().OrphanShards.Load(), e.Counters().MendedShards.Load(), e.Counters().DroppedDrives.Load())
 	}
 	for _, f := range r.Faults {
 		t.Errorf("check: %s", f)

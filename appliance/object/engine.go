@@ -44,6 +44,9 @@ type Config struct {
 	InlineBytes int
 	// CheckInterval is the time between looks at the drives' health; 0 means one second.
 	CheckInterval time.Duration
+	// RelocateAfter is how long a drive may be away before the shards that it had are made anew on
+	// others; 0 means ten minutes.
+	RelocateAfter time.Duration
 	Logger        *slog.Logger // nil means none
 }
 
@@ -67,7 +70,9 @@ type Engine struct {
 	stores []*shardstore.Store // by slot; nil when the drive isn't here
 	checks []func() error      // by slot
 	// dropped marks the slots that failed in this run: they stay out until the next.
-	dropped []atomic.Bool
+	dropped  []atomic.Bool
+	outSince []atomic.Int64 // by slot: when it went out in this run, in Unix ns; 0 if it did not
+	heals    chan wound
 
 	view  atomic.Pointer[placement.View]
 	mapMu sync.Mutex // serialises changes of the map
@@ -82,6 +87,7 @@ type Engine struct {
 	pins     pins
 	janitor  *janitor
 	mender   mender
+	repaired repairState // the mender's own
 	counters Counters
 
 	stop context.CancelFunc
@@ -95,6 +101,7 @@ type Counters struct {
 	DroppedDrives  atomic.Uint64
 	RolledForward  atomic.Uint64 // mutations completed at open
 	OrphanShards   atomic.Uint64 // shards of broken-off writes freed at open
+	MendedShards   atomic.Uint64 // shards made anew
 }
 
 // Open opens the pool that the members belong to. Drives of the map that are not among them are
@@ -118,12 +125,14 @@ func open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger,
-		io:      segment.New(segment.Config{Arena: cfg.Arena}),
-		stores:  make([]*shardstore.Store, len(m.Slots)),
-		checks:  make([]func() error, len(m.Slots)),
-		dropped: make([]atomic.Bool, len(m.Slots)),
-		mender:  mender{wake: make(chan struct{}, 1)},
-		gates:   make([]sync.RWMutex, m.Groups+1), // the last for AllSlots
+		io:       segment.New(segment.Config{Arena: cfg.Arena}),
+		stores:   make([]*shardstore.Store, len(m.Slots)),
+		checks:   make([]func() error, len(m.Slots)),
+		dropped:  make([]atomic.Bool, len(m.Slots)),
+		outSince: make([]atomic.Int64, len(m.Slots)),
+		heals:    make(chan wound, maxHeals),
+		mender:   mender{wake: make(chan struct{}, 1)},
+		gates:    make([]sync.RWMutex, m.Groups+1), // the last for AllSlots
 	}
 	if err := e.seat(m); err != nil {
 		return nil, err
@@ -145,6 +154,9 @@ func withDefaults(cfg Config) Config {
 	}
 	if cfg.CheckInterval == 0 {
 		cfg.CheckInterval = time.Second
+	}
+	if cfg.RelocateAfter == 0 {
+		cfg.RelocateAfter = 10 * time.Minute
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -178,8 +190,12 @@ func (e *Engine) Map() *placement.Map { return e.view.Load().Map }
 // Store gives the drive in a slot, nil when it isn't here.
 func (e *Engine) Store(slot int) *shardstore.Store { return e.stores[slot] }
 
-// Settle does all clearing up that is queued, now.
-func (e *Engine) Settle() { e.janitor.flush() }
+// Settle does all mending and clearing up that there is to do, now.
+func (e *Engine) Settle(ctx context.Context) error {
+	err := e.mendOnce(ctx)
+	e.janitor.flush()
+	return err
+}
 
 // Quiet says whether no clearing up is queued; what waits for a reader doesn't count.
 func (e *Engine) Quiet() bool { return e.janitor.quiet() }

@@ -199,8 +199,8 @@ func (e *Engine) writeSegment(ctx context.Context, w io.Writer, l *record.Layout
 	if report.ReconstructedBytes > 0 {
 		e.counters.DegradedReads.Add(1)
 	}
-	for _, f := range report.Failed {
-		e.log.Warn("shard not readable", "slot", seg.Slots[f.Shard], "err", f.Err)
+	if len(report.Failed) > 0 {
+		e.noteFailed(l, i, report.Failed)
 	}
 	switch {
 	case errors.Is(err, segment.ErrTooFewShards):
@@ -209,6 +209,24 @@ func (e *Engine) writeSegment(ctx context.Context, w io.Writer, l *record.Layout
 		return fmt.Errorf("%w: %w", store.ErrOverloaded, err)
 	}
 	return err
+}
+
+// noteFailed queues for healing the shards that gave wrong bytes or none, unless their drive is dead.
+func (e *Engine) noteFailed(l *record.Layout, i int, failed []segment.ShardError) {
+	w := wound{layout: *l, segment: i}
+	for _, f := range failed {
+		slot := l.Segments[i].Slots[f.Shard]
+		e.log.Warn("shard not readable", "slot", slot, "segment", i, "err", f.Err)
+		if e.live(slot) != nil {
+			w.bad = append(w.bad, f.Shard)
+		}
+	}
+	owner, err := e.ownerOf(l, i)
+	if len(w.bad) == 0 || err != nil || owner == nil {
+		return
+	}
+	w.owner = *owner
+	e.heal(w)
 }
 
 // shardReaders gives the segment's shards, nil for those whose drive is not here.

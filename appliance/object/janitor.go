@@ -34,7 +34,7 @@ type janitor struct {
 	e    *Engine
 	wake chan struct{}
 
-	work sync.Mutex // held by one flush at a time
+	work sync.Mutex // held by one flush at a time, and while a segment is mended
 
 	mu      sync.Mutex
 	queue   []*freeItem

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/appliance/placement"
@@ -22,7 +23,10 @@ const (
 var errIncomplete = errors.New("some placement groups have lost every believed member")
 
 // mender wakes the goroutine that asks returned drives in and fills new members.
-type mender struct{ wake chan struct{} }
+type mender struct {
+	wake chan struct{}
+	work sync.Mutex // held while it mends
+}
 
 func (m *mender) nudge() {
 	select {
@@ -48,6 +52,8 @@ func (e *Engine) mend(ctx context.Context) {
 }
 
 func (e *Engine) mendOnce(ctx context.Context) error {
+	e.mender.work.Lock()
+	defer e.mender.work.Unlock()
 	if !e.view.Load().Complete() {
 		return errIncomplete // a drive that is out may have the only copies: leave it as it is
 	}
@@ -58,10 +64,39 @@ func (e *Engine) mendOnce(ctx context.Context) error {
 			}
 		}
 	}
-	if !e.view.Load().NeedsFill() {
+	if e.view.Load().NeedsFill() {
+		if err := e.fill(ctx); err != nil {
+			return err
+		}
+	}
+	if err := e.healQueued(ctx); err != nil {
+		return err
+	}
+	return e.repairIfNeeded(ctx)
+}
+
+// repairIfNeeded repairs once for each state of the pool that may have left shards missing.
+func (e *Engine) repairIfNeeded(ctx context.Context) error {
+	state := repairState{epoch: e.view.Load().Epoch, degraded: e.counters.DegradedWrites.Load()}
+	for slot := range e.stores {
+		if e.lostForGood(uint8(slot)) {
+			state.lost++
+		}
+	}
+	if state == e.repaired {
 		return nil
 	}
-	return e.fill(ctx)
+	if err := e.repair(ctx); err != nil {
+		return err
+	}
+	e.repaired = state
+	return nil
+}
+
+// repairState is what a repair depends on.
+type repairState struct {
+	epoch, degraded uint64
+	lost            int
 }
 
 // rejoin asks a drive in that was away: its records are worth nothing, its shards are (they are
@@ -151,10 +186,8 @@ func (e *Engine) fill(ctx context.Context) error {
 			return fmt.Errorf("fill from slot %d: %w", slot, err)
 		}
 	}
-	for _, slot := range v.AllIn() {
-		if err := f.walk(ctx, slot, f.sweepChunk); err != nil {
-			return fmt.Errorf("sweep slot %d: %w", slot, err)
-		}
+	if err := f.sweep(ctx); err != nil {
+		return err
 	}
 	// The commit of the map is synced, and with it all that was written to each drive before.
 	e.changeMap(func(m *placement.Map) *placement.Map {
@@ -163,6 +196,17 @@ func (e *Engine) fill(ctx context.Context) error {
 		}
 		return m.FilledNow()
 	})
+	// Who was believed until now need not be a member: the second sweep is for those.
+	f.view = e.view.Load()
+	return f.sweep(ctx)
+}
+
+func (f *filler) sweep(ctx context.Context) error {
+	for _, slot := range f.view.AllIn() {
+		if err := f.walk(ctx, slot, f.sweepChunk); err != nil {
+			return fmt.Errorf("sweep slot %d: %w", slot, err)
+		}
+	}
 	return nil
 }
 

@@ -33,6 +33,8 @@ type box struct {
 	drives []*boxDrive
 	power  *power // nil: it never fails
 	strays []object.Member
+
+	relocateAfter time.Duration
 }
 
 type boxDrive struct {
@@ -100,7 +102,7 @@ var errAbsent = errors.New("drive was pulled")
 
 // tryOpen opens an engine on the drives that are there.
 func (b *box) tryOpen() (*object.Engine, error) {
-	cfg := object.Config{Arena: b.arena, CheckInterval: 5 * time.Millisecond}
+	cfg := object.Config{Arena: b.arena, CheckInterval: 5 * time.Millisecond, RelocateAfter: b.relocateAfter}
 	for _, d := range b.drives {
 		if d.gone {
 			continue

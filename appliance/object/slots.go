@@ -121,6 +121,11 @@ func (e *Engine) seat(m *placement.Map) error {
 		return fmt.Errorf("%w: %d missing, %v can lose %d", ErrTooFewDrives, len(missing), m.Scheme, m.Scheme.Parity)
 	}
 	e.view.Store(placement.NewView(m, nil))
+	for i, s := range m.Slots {
+		if s.State == placement.Out || e.stores[i] == nil {
+			e.outSince[i].Store(time.Now().UnixNano())
+		}
+	}
 	for _, i := range missing {
 		e.log.Warn("drive is missing", "slot", i, "drive", m.Slots[i].Drive)
 	}
@@ -175,6 +180,7 @@ func (e *Engine) drop(slot int, why error) {
 		}
 		e.counters.DroppedDrives.Add(1)
 		e.dropped[slot].Store(true)
+		e.outSince[slot].Store(time.Now().UnixNano())
 		e.log.Error("drive is out", "slot", slot, "drive", m.Slots[slot].Drive, "err", why)
 		return m.Without(slot)
 	})

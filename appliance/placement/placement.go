@@ -246,6 +246,13 @@ func (v *View) SegmentSlots(id []byte, skip func(slot int) bool) (erasure.Scheme
 	return erasure.Scheme{Data: len(slots) - v.Scheme.Parity, Parity: v.Scheme.Parity}, slots, true
 }
 
+// SegmentOrder returns all slots that are in, in the order in which they are to take a shard of the segment.
+func (v *View) SegmentOrder(id []byte) []uint8 {
+	return slices.DeleteFunc(slices.Clone(v.order[xxh3.Hash(id)%uint64(v.Groups)]), func(s uint8) bool {
+		return v.Slots[s].State != In
+	})
+}
+
 func (v *View) firstIn(group, n int) []uint8 {
 	first := make([]uint8, 0, n)
 	for _, s := range v.order[group] {

@@ -215,6 +215,9 @@ func KindOf(k []byte) Kind {
 	return Kind(k[0])
 }
 
+// RangeOf is the range of all records of a kind.
+func RangeOf(k Kind) KeyRange { return kindRanges(byte(k))[0] }
+
 // NameOfKey gives the bucket and S3 key that the record of that key belongs to, if it names them; else the
 // record names its group (GroupOfKey).
 func NameOfKey(k []byte) (bucket uint64, key string, named bool, err error) {

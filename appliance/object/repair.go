@@ -1,0 +1,314 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/appliance/erasure"
+	"github.com/millrace/millrace/appliance/placement"
+	"github.com/millrace/millrace/appliance/record"
+	"github.com/millrace/millrace/appliance/segment"
+	"github.com/millrace/millrace/nvme/shardstore"
+)
+
+// maxHeals bounds the damaged segments that wait to be healed; a later read finds the others again.
+const maxHeals = 1024
+
+// wound is a segment of which shards are missing or damaged.
+type wound struct {
+	owner   record.Owner
+	layout  record.Layout
+	segment int
+	bad     []int // shard indexes
+}
+
+// heal queues a wound that a read found.
+func (e *Engine) heal(w wound) {
+	select {
+	case e.heals <- w:
+		e.mender.nudge()
+	default: // the queue is full
+	}
+}
+
+func (e *Engine) healQueued(ctx context.Context) error {
+	for {
+		select {
+		case w := <-e.heals:
+			if err := e.mendSegment(ctx, &w); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// repair walks all records and makes the missing shards of their segments anew: in their slots,
+// or in others when a slot has been out for longer than RelocateAfter.
+func (e *Engine) repair(ctx context.Context) error {
+	v := e.view.Load()
+	f := &filler{e: e, view: v}
+	for _, slot := range v.AllIn() {
+		for _, kind := range []record.Kind{record.ObjectRecord, record.PartRecord} {
+			if err := e.repairFrom(ctx, f, slot, kind); err != nil {
+				return fmt.Errorf("repair: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (e *Engine) repairFrom(ctx context.Context, f *filler, slot uint8, kind record.Kind) error {
+	r := record.RangeOf(kind)
+	it, err := e.stores[slot].Scan(r.Lower, r.Upper)
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid() && ctx.Err() == nil; it.Next() {
+		group, err := f.groupOf(it.Key())
+		if err != nil {
+			return err
+		}
+		if f.view.Lead(group) != int(slot) {
+			continue
+		}
+		value, err := it.Value()
+		if err != nil {
+			return err
+		}
+		layouts, err := layoutsIn(it.Key(), value)
+		if err != nil {
+			return err
+		}
+		for i := range layouts {
+			if err := e.repairLayout(ctx, &layouts[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(it.Err(), ctx.Err())
+}
+
+func (e *Engine) repairLayout(ctx context.Context, l *record.Layout) error {
+	for i := range l.Segments {
+		w := wound{layout: *l, segment: i, bad: e.missing(l, i)}
+		if len(w.bad) == 0 {
+			continue
+		}
+		owner, err := e.ownerOf(l, i)
+		if err != nil {
+			return err
+		}
+		if owner == nil {
+			continue // no shard is left, or all went since the record was read
+		}
+		w.owner = *owner
+		if err := e.mendSegment(ctx, &w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing gives the shards of a segment that are to be made anew now.
+func (e *Engine) missing(l *record.Layout, i int) (bad []int) {
+	id := shardstore.SegmentID(l.Instance.Segment(i))
+	for index, slot := range l.Segments[i].Slots {
+		s := e.live(slot)
+		if s == nil {
+			if e.lostForGood(slot) {
+				bad = append(bad, index)
+			}
+			continue
+		}
+		_, err := s.ShardInfo(shardstore.ShardID{Segment: id, Index: uint8(index)})
+		if errors.Is(err, shardstore.ErrNotFound) {
+			bad = append(bad, index)
+		}
+	}
+	return bad
+}
+
+// lostForGood says whether a slot has been out for so long that its shards move elsewhere.
+func (e *Engine) lostForGood(slot uint8) bool {
+	v := e.view.Load()
+	if int(slot) >= len(v.Slots) || v.Slots[slot].State == placement.In {
+		return false
+	}
+	since := e.outSince[slot].Load()
+	return since != 0 && time.Since(time.Unix(0, since)) > e.cfg.RelocateAfter
+}
+
+// ownerOf asks the shards of a segment whose they are.
+func (e *Engine) ownerOf(l *record.Layout, i int) (*record.Owner, error) {
+	id := l.Instance.Segment(i)
+	for index, slot := range l.Segments[i].Slots {
+		s := e.live(slot)
+		if s == nil {
+			continue
+		}
+		value, err := s.Get(record.OwnerKey(id, index), nil)
+		if err == nil {
+			return record.DecodeOwner(value)
+		}
+	}
+	return nil, nil
+}
+
+// mendSegment makes the bad shards of a segment anew from the good ones, and lets the record that
+// refers to the segment name their slots, unless that record has gone meanwhile.
+func (e *Engine) mendSegment(ctx context.Context, w *wound) error {
+	// Nothing is freed meanwhile; but the segment may be gone already.
+	e.janitor.work.Lock()
+	defer e.janitor.work.Unlock()
+	if l, err := e.layoutOfOwner(&w.owner); err != nil || l == nil || l.Instance != w.layout.Instance {
+		return err
+	}
+	size := min(erasure.SegmentBytes, w.layout.SizeBytes-int64(w.segment)*erasure.SegmentBytes)
+	old := w.layout.Segments[w.segment]
+	geo, err := erasure.NewGeometry(old.Scheme, size)
+	if err != nil {
+		return err
+	}
+	set := e.openReplacements(ctx, w, geo)
+	if set == nil {
+		return nil // no place for them now
+	}
+	from := e.shardReaders(&w.layout, w.segment)
+	to := make([]segment.ShardWriter, 0, len(w.bad))
+	for _, index := range w.bad {
+		from[index] = nil
+		to = append(to, set.writers[index])
+	}
+	if _, err := e.io.Rebuild(ctx, geo, from, w.bad, to); err != nil {
+		set.abort()
+		if ctx.Err() == nil {
+			e.log.Warn("segment can't be mended", "segment", set.id, "err", err)
+			return nil
+		}
+		return err
+	}
+	return e.commitMended(w, set)
+}
+
+// openReplacements reserves space for the bad shards: in their own slots if those are in, else in
+// slots that the segment doesn't use yet.
+func (e *Engine) openReplacements(ctx context.Context, w *wound, geo erasure.Geometry) *shardSet {
+	old := w.layout.Segments[w.segment]
+	set := &shardSet{id: shardstore.SegmentID(w.layout.Instance.Segment(w.segment)),
+		seg:     record.Segment{Scheme: old.Scheme, Slots: slices.Clone(old.Slots)},
+		writers: make([]*shardstore.ShardWriter, len(old.Slots))}
+	v := e.view.Load()
+	for _, index := range w.bad {
+		candidates := []uint8{old.Slots[index]}
+		if v.Slots[old.Slots[index]].State != placement.In {
+			candidates = slices.DeleteFunc(v.SegmentOrder(set.id[:]), func(s uint8) bool {
+				return slices.Contains(set.seg.Slots, s)
+			})
+		}
+		for _, slot := range candidates {
+			sw, err := e.stores[slot].NewShard(ctx, shardstore.ShardID{Segment: set.id, Index: uint8(index)}, geo.ShardBytes())
+			if err == nil {
+				set.writers[index], set.seg.Slots[index] = sw, slot
+				break
+			}
+		}
+		if set.writers[index] == nil {
+			set.abort()
+			return nil
+		}
+	}
+	return set
+}
+
+// commitMended makes the new shards durable, then the record's reference to them.
+func (e *Engine) commitMended(w *wound, set *shardSet) error {
+	ownerValue := record.AppendOwner(nil, &w.owner)
+	for _, index := range w.bad {
+		slot := set.seg.Slots[index]
+		b := e.stores[slot].NewBatch()
+		b.PutShard(set.writers[index])
+		b.Set(record.OwnerKey(set.id, index), ownerValue)
+		b.Set(record.PendingKey(set.id, index), nil)
+		if err := e.stores[slot].Commit(context.Background(), b, true); err != nil {
+			e.drop(int(slot), err)
+			set.abort()
+			return nil // found again as missing
+		}
+	}
+	kept, err := e.refer(w, set)
+	if err != nil {
+		return err // the shards stay pending
+	}
+	mended := record.Layout{Instance: w.layout.Instance, Segments: make([]record.Segment, w.segment+1)}
+	mended.Segments[w.segment] = set.seg
+	if !kept {
+		e.deleteShards([]record.Layout{mended}, false)
+		return nil
+	}
+	e.counters.MendedShards.Add(uint64(len(w.bad)))
+	e.janitor.settle(&mended)
+	return nil
+}
+
+// refer makes the record name the segment's new slots. It says whether the record still refers to
+// the segment.
+func (e *Engine) refer(w *wound, set *shardSet) (kept bool, err error) {
+	lock := e.keyLock(w.owner.Bucket, w.owner.Key)
+	lock.Lock()
+	defer lock.Unlock()
+	group := e.view.Load().GroupOf(w.owner.Bucket, w.owner.Key)
+	key := record.ObjectKey(w.owner.Bucket, w.owner.Key)
+	if w.owner.Upload != (record.UploadID{}) {
+		key = record.PartKey(group, w.owner.Upload, w.owner.Number)
+	}
+	value, err := e.get(group, key)
+	if errors.Is(err, shardstore.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	value, moved, err := renamed(key, value, &w.layout.Instance, w.segment, set.seg)
+	if err != nil || value == nil {
+		return false, err
+	}
+	if !moved {
+		return true, nil
+	}
+	m := e.newMutation(group)
+	m.set(key, value)
+	_, err = e.apply(m)
+	return true, err
+}
+
+// renamed gives the record with the segment's slots replaced; nil if it is of another instance.
+// moved says whether that changed anything.
+func renamed(key, value []byte, in *record.Instance, i int, seg record.Segment) (out []byte, moved bool, err error) {
+	var l *record.Layout
+	encode := func() []byte { return nil }
+	if record.KindOf(key) == record.PartRecord {
+		p, err := record.DecodePart(value)
+		if err != nil {
+			return nil, false, err
+		}
+		l, encode = &p.Layout, func() []byte { return record.AppendPart(nil, p) }
+	} else {
+		o, err := record.DecodeObject(value)
+		if err != nil {
+			return nil, false, err
+		}
+		l, encode = &o.Layout, func() []byte { return record.AppendObject(nil, o) }
+	}
+	if l.Instance != *in || i >= len(l.Segments) {
+		return nil, false, nil
+	}
+	moved = !slices.Equal(l.Segments[i].Slots, seg.Slots)
+	l.Segments[i] = seg
+	return encode(), moved, nil
+}
