@@ -22,8 +22,8 @@ import (
 // Status is the health of the appliance in a word.
 type Status string
 
-// The states: Degraded serves with reduced redundancy; Unavailable can't serve all that is stored,
-// or takes no writes; Stopping finishes the requests in progress.
+// The states: Degraded serves with drives missing; Unavailable has too few drives to take writes;
+// Stopping finishes the requests in progress.
 const (
 	OK          Status = "ok"
 	Degraded    Status = "degraded"

@@ -36,7 +36,7 @@ type Arena struct {
 
 // Engine counts the events of the engine that are worth watching.
 type Engine struct {
-	DegradedReads, DegradedWrites, DroppedDrives uint64
+	DegradedReads, DegradedWrites, DroppedDrives, MendedShards uint64
 }
 
 // Sources is what a scrape reads. A nil function leaves its metrics out.

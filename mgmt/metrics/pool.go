@@ -39,6 +39,7 @@ func (p *pool) Collect(to chan<- prometheus.Metric) {
 		count(desc("millrace_degraded_writes_total", "Segments written with fewer shards than the scheme has."),
 			e.DegradedWrites)
 		count(desc("millrace_dropped_drives_total", "Drives taken out after a fault."), e.DroppedDrives)
+		count(desc("millrace_mended_shards_total", "Shards made anew by repair."), e.MendedShards)
 	}
 }
 
