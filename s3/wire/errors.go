@@ -30,6 +30,7 @@ const (
 	InvalidURI                   Code = "InvalidURI"
 	KeyTooLongError              Code = "KeyTooLongError"
 	MalformedXML                 Code = "MalformedXML"
+	MaxMessageLengthExceeded     Code = "MaxMessageLengthExceeded"
 	MetadataTooLarge             Code = "MetadataTooLarge"
 	MethodNotAllowed             Code = "MethodNotAllowed"
 	MissingContentLength         Code = "MissingContentLength"
@@ -76,20 +77,21 @@ var codes = map[Code]codeInfo{
 		"The part may not have been uploaded, or the specified entity tag may not match the part's entity tag."},
 	InvalidPartOrder: {http.StatusBadRequest,
 		"The list of parts was not in ascending order. Parts must be ordered by part number."},
-	InvalidRange:         {http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable"},
-	InvalidRequest:       {http.StatusBadRequest, "Invalid Request"},
-	InvalidStorageClass:  {http.StatusBadRequest, "The storage class you specified is not valid"},
-	InvalidTag:           {http.StatusBadRequest, "The tag provided was not a valid tag."},
-	InvalidURI:           {http.StatusBadRequest, "Couldn't parse the specified URI."},
-	KeyTooLongError:      {http.StatusBadRequest, "Your key is too long"},
-	MalformedXML:         {http.StatusBadRequest, "The XML you provided was not well-formed or did not validate against our published schema"},
-	MetadataTooLarge:     {http.StatusBadRequest, "Your metadata headers exceed the maximum allowed metadata size"},
-	MethodNotAllowed:     {http.StatusMethodNotAllowed, "The specified method is not allowed against this resource."},
-	MissingContentLength: {http.StatusLengthRequired, "You must provide the Content-Length HTTP header."},
-	NoSuchBucket:         {http.StatusNotFound, "The specified bucket does not exist"},
-	NoSuchBucketPolicy:   {http.StatusNotFound, "The bucket policy does not exist"},
-	NoSuchKey:            {http.StatusNotFound, "The specified key does not exist."},
-	NoSuchTagSet:         {http.StatusNotFound, "The TagSet does not exist"},
+	InvalidRange:             {http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable"},
+	InvalidRequest:           {http.StatusBadRequest, "Invalid Request"},
+	InvalidStorageClass:      {http.StatusBadRequest, "The storage class you specified is not valid"},
+	InvalidTag:               {http.StatusBadRequest, "The tag provided was not a valid tag."},
+	InvalidURI:               {http.StatusBadRequest, "Couldn't parse the specified URI."},
+	KeyTooLongError:          {http.StatusBadRequest, "Your key is too long"},
+	MalformedXML:             {http.StatusBadRequest, "The XML you provided was not well-formed or did not validate against our published schema"},
+	MaxMessageLengthExceeded: {http.StatusBadRequest, "Your request was too big."},
+	MetadataTooLarge:         {http.StatusBadRequest, "Your metadata headers exceed the maximum allowed metadata size"},
+	MethodNotAllowed:         {http.StatusMethodNotAllowed, "The specified method is not allowed against this resource."},
+	MissingContentLength:     {http.StatusLengthRequired, "You must provide the Content-Length HTTP header."},
+	NoSuchBucket:             {http.StatusNotFound, "The specified bucket does not exist"},
+	NoSuchBucketPolicy:       {http.StatusNotFound, "The bucket policy does not exist"},
+	NoSuchKey:                {http.StatusNotFound, "The specified key does not exist."},
+	NoSuchTagSet:             {http.StatusNotFound, "The TagSet does not exist"},
 	NoSuchUpload: {http.StatusNotFound, "The specified upload does not exist. " +
 		"The upload ID may be invalid, or the upload may have been aborted or completed."},
 	NoSuchVersion:      {http.StatusNotFound, "The specified version does not exist."},

@@ -30,13 +30,9 @@ func (i *Integrity) Given() bool { return i.HasMD5 || i.Algorithm != checksum.No
 // x-amz-sdk-checksum-algorithm. At most one checksum may be given (InvalidRequest); one that is malformed
 // can't match, and is BadDigest.
 func ParseIntegrity(h http.Header) (Integrity, error) {
-	var in Integrity
-	if values, ok := h["Content-Md5"]; ok {
-		sum, err := base64.StdEncoding.DecodeString(first(values))
-		if err != nil || len(sum) != md5.Size {
-			return in, &Error{Code: InvalidDigest, Fields: []Field{{"Content-MD5", first(values)}}}
-		}
-		in.MD5, in.HasMD5 = [md5.Size]byte(sum), true
+	in, err := ParseContentMD5(h)
+	if err != nil {
+		return in, err
 	}
 	for _, a := range checksum.All() {
 		values, ok := h[a.HeaderKey()]
@@ -56,6 +52,20 @@ func ParseIntegrity(h http.Header) (Integrity, error) {
 		return in, err
 	}
 	return in, in.checkSDK(first(h["X-Amz-Sdk-Checksum-Algorithm"]))
+}
+
+// ParseContentMD5 reads Content-MD5 alone (RFC 1864): for requests whose checksum headers are not
+// about the body.
+func ParseContentMD5(h http.Header) (Integrity, error) {
+	values, ok := h["Content-Md5"]
+	if !ok {
+		return Integrity{}, nil
+	}
+	sum, err := base64.StdEncoding.DecodeString(first(values))
+	if err != nil || len(sum) != md5.Size {
+		return Integrity{}, &Error{Code: InvalidDigest, Fields: []Field{{"Content-MD5", first(values)}}}
+	}
+	return Integrity{MD5: [md5.Size]byte(sum), HasMD5: true}, nil
 }
 
 func (i *Integrity) parseTrailers(h http.Header) error {

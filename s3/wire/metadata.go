@@ -96,7 +96,12 @@ func withoutChunked(list string) string {
 type Tag struct{ Key, Value string }
 
 // ParseTags parses the form of x-amz-tagging: a query. The tags come back in the order of their keys.
-func ParseTags(text string) ([]Tag, error) {
+func ParseTags(text string) ([]Tag, error) { return parseTags(text, MaxTags) }
+
+// ParseBucketTags is ParseTags for the tags of a bucket, of which there may be more.
+func ParseBucketTags(text string) ([]Tag, error) { return parseTags(text, MaxQueryParams) }
+
+func parseTags(text string, limit int) ([]Tag, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -109,7 +114,7 @@ func ParseTags(text string) ([]Tag, error) {
 	for i, p := range q.params {
 		tags[i] = Tag{p.Name, p.Value}
 	}
-	return tags, CheckTags(tags, MaxTags)
+	return tags, CheckTags(tags, limit)
 }
 
 // CheckTags applies S3's rules to tags, and puts them in the order of their keys.

@@ -93,24 +93,29 @@ func (l *ObjectList) finish(x *XML) []byte {
 		o := &l.Objects[i]
 		x.Open("Contents")
 		x.Key("Key", o.Key, l.URLEncode)
-		x.Time("LastModified", o.Modified)
-		x.ETag(o.ETag)
-		for _, c := range o.Checksums {
-			x.Text("ChecksumAlgorithm", c.Algorithm.String())
-		}
-		if len(o.Checksums) > 0 {
-			x.Text("ChecksumType", ChecksumType(o.Checksums[0]).String())
-		}
-		x.Int("Size", o.SizeBytes)
-		if l.Owner != nil {
-			x.Owner("Owner", l.Owner.ID, l.Owner.DisplayName)
-		}
-		x.Text("StorageClass", StorageClass)
+		l.object(x, o)
 		x.Close("Contents")
 	}
 	l.prefixes(x)
 	x.Close("ListBucketResult")
 	return x.b
+}
+
+// object writes what the listings say of an object, after its key.
+func (l *ObjectList) object(x *XML, o *store.Object) {
+	x.Time("LastModified", o.Modified)
+	x.ETag(o.ETag)
+	for _, c := range o.Checksums {
+		x.Text("ChecksumAlgorithm", c.Algorithm.String())
+	}
+	if len(o.Checksums) > 0 {
+		x.Text("ChecksumType", ChecksumType(o.Checksums[0]).String())
+	}
+	x.Int("Size", o.SizeBytes)
+	if l.Owner != nil {
+		x.Owner("Owner", l.Owner.ID, l.Owner.DisplayName)
+	}
+	x.Text("StorageClass", StorageClass)
 }
 
 // ChecksumType returns the type of a stored checksum.
@@ -181,4 +186,42 @@ func (x *XML) PartChecksum(p *store.Part, a checksum.Algorithm) {
 			x.Text("Checksum"+a.String(), checksum.Encode(c.Value))
 		}
 	}
+}
+
+// LocationConstraint renders the answer of GetBucketLocation.
+func LocationConstraint(region string) []byte {
+	x := &XML{b: []byte(xmlDeclaration)}
+	if region == "" {
+		x.Open(`LocationConstraint xmlns="` + namespace + `"/`)
+		return x.b
+	}
+	x.Open(`LocationConstraint xmlns="` + namespace + `"`)
+	x.b = appendEscaped(x.b, region)
+	x.Close("LocationConstraint")
+	return x.b
+}
+
+// Versions renders the answer of ListObjectVersions for a bucket without versions: those of its
+// objects, which are all the latest.
+func (l *ObjectList) Versions(idMarker string) []byte {
+	x := NewXML("ListVersionsResult")
+	l.head(x, "Name", "MaxKeys")
+	x.Key("KeyMarker", l.Marker, l.URLEncode)
+	x.Text("VersionIdMarker", idMarker)
+	if l.Truncated {
+		x.Key("NextKeyMarker", l.NextMarker, l.URLEncode)
+		x.Text("NextVersionIdMarker", store.NullVersion)
+	}
+	for i := range l.Objects {
+		o := &l.Objects[i]
+		x.Open("Version")
+		x.Key("Key", o.Key, l.URLEncode)
+		x.Text("VersionId", store.NullVersion)
+		x.Bool("IsLatest", true)
+		l.object(x, o)
+		x.Close("Version")
+	}
+	l.prefixes(x)
+	x.Close("ListVersionsResult")
+	return x.b
 }
