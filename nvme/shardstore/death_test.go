@@ -26,6 +26,7 @@ type metaFault struct {
 	match string // part of the path
 	err   error
 	once  bool
+	whole bool // match is the whole path
 
 	nth  atomic.Int64 // counts down; armed while above 0
 	hits atomic.Int64
@@ -36,6 +37,9 @@ func (f *metaFault) String() string { return "fault on " + f.match }
 // MaybeError implements errorfs.Injector.
 func (f *metaFault) MaybeError(op errorfs.Op) error {
 	if !slices.Contains(f.kinds, op.Kind) || !strings.Contains(op.Path, f.match) {
+		return nil
+	}
+	if f.whole && op.Path != f.match {
 		return nil
 	}
 	n := f.nth.Add(-1)
@@ -79,6 +83,8 @@ func TestMetadataFaults(t *testing.T) {
 		{"sstable write", &metaFault{kinds: []errorfs.OpKind{errorfs.OpFileWrite}, match: ".sst", err: eio}},
 		{"sstable sync", &metaFault{kinds: syncKinds(), match: ".sst", err: eio}},
 		{"sstable read", &metaFault{kinds: []errorfs.OpKind{errorfs.OpFileReadAt}, match: ".sst", err: eio}},
+		{"directory sync", &metaFault{kinds: syncKinds(), match: "meta", whole: true, err: eio}},
+		{"directory sync once", &metaFault{kinds: syncKinds(), match: "meta", whole: true, err: eio, once: true}},
 		{"remove", &metaFault{kinds: []errorfs.OpKind{errorfs.OpRemove}, match: "", err: eio}},
 		{"no space", &metaFault{kinds: writeKinds(), match: "", err: syscall.ENOSPC}},
 		{"read-only", &metaFault{kinds: writeKinds(), match: "", err: syscall.EROFS}},
@@ -89,7 +95,7 @@ func TestMetadataFaults(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %d", test.name, nth), func(t *testing.T) {
 				t.Parallel()
 				runMetadataFault(t, &metaFault{kinds: test.fault.kinds, match: test.fault.match,
-					err: test.fault.err, once: test.fault.once}, nth)
+					err: test.fault.err, once: test.fault.once, whole: test.fault.whole}, nth)
 			})
 		}
 	}
