@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -293,10 +294,11 @@ func TestStarvedByASlowShard(t *testing.T) {
 				t.Fatal(err)
 			}
 			shards[0].gate, shards[0].gateFrom = make(chan struct{}), window*(2<<20)/int64(s.Data)
+			var over atomic.Bool
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				for r.arena.Stats().Waiters == 0 {
+				for r.arena.Stats().Waiters == 0 && !over.Load() {
 					time.Sleep(100 * time.Microsecond)
 				}
 				blocker.Release()
@@ -306,6 +308,7 @@ func TestStarvedByASlowShard(t *testing.T) {
 			if err != nil || !bytes.Equal(w.got.Bytes(), data) {
 				t.Errorf("%v, slow in window %d: %v, or wrong bytes", s, window, err)
 			}
+			over.Store(true)
 			<-done
 		}
 	}
