@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is a `millrace serve` of its own.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	s3     string
+	stderr bytes.Buffer
+	done   chan error
+}
+
+var readyLine = regexp.MustCompile(`^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=https://127\.0\.0\.1:\d+ rdma=off$`)
+
+// serve starts the process and waits for its ready line.
+func serve(t *testing.T, args ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	args = append([]string{"serve", "--listen", "127.0.0.1:0", "--mgmt-listen", "127.0.0.1:0", "--arena-size", "32MiB"}, args...)
+	p := &process{t: t, cmd: exec.CommandContext(ctx, os.Args[0], args...), done: make(chan error, 1)}
+	p.cmd.Env = append(os.Environ(), asCommand+"=1")
+	p.cmd.Stderr = &p.stderr
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stdout)
+	for p.s3 == "" && lines.Scan() {
+		if match := readyLine.FindStringSubmatch(lines.Text()); match != nil {
+			p.s3 = match[1]
+		}
+	}
+	go func() { p.done <- p.cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // it has ended as a rule
+	})
+	if p.s3 == "" {
+		t.Fatalf("no ready line: %v\n%s", <-p.done, &p.stderr)
+	}
+	return p
+}
+
+// end sends the signal and wants exit code 0.
+func (p *process) end(signal syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := <-p.done; err != nil {
+		p.t.Errorf("after %v: %v; want exit 0\n%s", signal, err, &p.stderr)
+	}
+}
+
+// TestServe is the whole of it: a virtual JBOF is made, filled, stopped, and started again with two
+// drives pulled.
+func TestServe(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "jbof")
+	p := serve(t, "--dir", dir, "--drives", "6", "--drive-size", "64MiB")
+	m := newMillrace(t, p.s3)
+	m.env["AWS_ACCESS_KEY_ID"] = ""
+	credentials := filepath.Join(dir, "credentials")
+	path, data := file(t, "x", 6<<20)
+	m.ok("mb", "s3://bucket", "--credentials", credentials)
+	m.ok("put", path, "s3://bucket/x", "--part-size", "5MiB", "--credentials", credentials)
+	p.end(syscall.SIGTERM)
+
+	for _, name := range []string{"02", "05"} {
+		if err := os.Rename(filepath.Join(dir, "drives", name), filepath.Join(t.TempDir(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p = serve(t, "--dir", dir, "--log-format", "json")
+	m.env["AWS_ENDPOINT_URL"] = p.s3
+	if got := m.ok("get", "s3://bucket/x", "-", "--credentials", credentials); got != string(data) {
+		t.Errorf("with two drives gone: %d bytes; want %d", len(got), len(data))
+	}
+	p.end(syscall.SIGINT)
+	if !strings.Contains(p.stderr.String(), `"msg":"drive is missing"`) {
+		t.Errorf("log says nothing of the missing drives:\n%s", &p.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "drives", "02")); err == nil {
+		t.Error("a missing drive was made anew")
+	}
+}

@@ -1,0 +1,24 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/millrace/millrace/appliance/config"
+	"github.com/millrace/millrace/mgmt/endpoint"
+	"github.com/millrace/millrace/mgmt/metrics"
+	"github.com/millrace/millrace/s3/store"
+)
+
+// backend is an open store, with what management shows of it.
+type backend struct {
+	store   store.Store
+	sources metrics.Sources
+	// health tells status, drives and scheme; the rest is filled in by the caller.
+	health func() endpoint.Health
+	close  func() error
+}
+
+// openBackend opens the store that a configuration names. It is a parameter of the wiring so that
+// tests can serve a store in memory.
+type openBackend func(ctx context.Context, c *config.Config, log *slog.Logger) (*backend, error)
