@@ -79,16 +79,16 @@ var readyLine = regexp.MustCompile(`^millrace: ready s3=(\S+) mgmt=(\S+)`)
 // startServer starts millrace with six drives in dir, and stops it when the test ends.
 func startServer(t *testing.T, dir string) *server {
 	t.Helper()
-	s := &server{dir: dir, done: make(chan error, 1)}
-	s.cmd = exec.Command(binary(t), "serve", "--dir", dir, "--drives", "6", "--drive-size", "1GiB",
+	cmd := exec.Command(binary(t), "serve", "--dir", dir, "--drives", "6", "--drive-size", "1GiB",
 		"--listen", "127.0.0.1:0", "--mgmt-listen", "127.0.0.1:0", "--domain", "localhost")
+	s := &server{dir: dir, cmd: cmd, done: make(chan error, 1)}
 	var log bytes.Buffer
-	s.cmd.Stderr = &log
-	stdout, err := s.cmd.StdoutPipe()
+	cmd.Stderr = &log
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ready := make(chan string, 1)
@@ -99,7 +99,7 @@ func startServer(t *testing.T, dir string) *server {
 				ready <- m[1]
 			}
 		}
-		s.done <- s.cmd.Wait()
+		s.done <- cmd.Wait()
 	}()
 	t.Cleanup(func() {
 		s.stop(t)
