@@ -180,7 +180,8 @@ var unsetConfigurations = map[wire.Op]unset{
 	},
 	wire.GetBucketCors: {code: "NoSuchCORSConfiguration", message: "The CORS configuration does not exist"},
 	wire.GetBucketEncryption: {
-		code: "ServerSideEncryptionConfigurationNotFoundError", message: "The server side encryption configuration was not found",
+		code:    "ServerSideEncryptionConfigurationNotFoundError",
+		message: "The server side encryption configuration was not found",
 	},
 	wire.GetBucketWebsite: {
 		code: "NoSuchWebsiteConfiguration", message: "The specified bucket does not have a website configuration",

@@ -22,7 +22,8 @@ func (g *Gateway) deleteObject(ctx context.Context, _ Principal, r *request) (*r
 	if given && version == "" {
 		return nil, checkVersion(version)
 	}
-	if err := g.deleteKey(ctx, r.Bucket, wire.DeleteKey{Key: r.Key, VersionID: version, Conditions: conditions}); err != nil {
+	key := wire.DeleteKey{Key: r.Key, VersionID: version, Conditions: conditions}
+	if err := g.deleteKey(ctx, r.Bucket, key); err != nil {
 		return nil, err
 	}
 	return &response{status: http.StatusNoContent}, nil
@@ -73,6 +74,9 @@ func (g *Gateway) deleteObjects(ctx context.Context, _ Principal, r *request) (*
 			continue
 		}
 		e := g.render(r, results[i])
+		if e.Code == wire.InternalError {
+			g.log.Error("delete object", "bucket", r.Bucket, "key", k.Key, "error", results[i])
+		}
 		x.Open("Error")
 		x.Text("Key", k.Key)
 		x.TextUnlessEmpty("VersionId", k.VersionID)

@@ -14,7 +14,7 @@ import (
 // clientGone is the code in counts and logs of a request whose client did not wait for the answer.
 const (
 	clientGone       wire.Code = "ClientGone"
-	statusClientGone           = 499
+	statusClientGone int       = 499
 )
 
 // storeErrors maps the store's errors to S3's codes.

@@ -52,7 +52,9 @@ func refuseFeature(name, value string, ofBucket bool) error {
 		name == "X-Amz-Object-Ownership" && ofBucket && value != "BucketOwnerEnforced":
 		return notImplemented(strings.ToLower(name) + ": " + value)
 	case name == "X-Amz-Storage-Class" && value != wire.StorageClass:
-		return &wire.Error{Code: wire.InvalidStorageClass, Fields: []wire.Field{{Name: "StorageClassRequested", Value: value}}}
+		return &wire.Error{Code: wire.InvalidStorageClass, Fields: []wire.Field{
+			{Name: "StorageClassRequested", Value: value},
+		}}
 	}
 	return nil
 }

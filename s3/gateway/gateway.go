@@ -133,6 +133,8 @@ var handlers = [wire.OpCount]handler{
 	wire.AbortMultipartUpload:    (*Gateway).abortMultipartUpload,
 	wire.ListParts:               (*Gateway).listParts,
 	wire.GetObjectTagging:        (*Gateway).getObjectTagging,
+	wire.PutObjectTagging:        (*Gateway).putObjectTagging,
+	wire.DeleteObjectTagging:     (*Gateway).deleteObjectTagging,
 	wire.GetBucketTagging:        (*Gateway).getBucketTagging,
 	wire.PutBucketTagging:        (*Gateway).putBucketTagging,
 	wire.DeleteBucketTagging:     (*Gateway).deleteBucketTagging,

@@ -38,6 +38,9 @@ func TestObjectScript(t *testing.T) {
 		"GET /bucket/key", "HEAD /bucket/key", "GET /bucket/key\nx-amz-checksum-mode: ENABLED", "GET /bucket/key?tagging",
 		"GET /bucket/key?response-content-type=a%2Fb&response-expires=never&response-cache-control=x"+
 			"&response-content-disposition=y&response-content-encoding=z&response-content-language=q",
+		"PUT /bucket/key?tagging\n\n<Tagging><TagSet><Tag><Key>new</Key><Value>tag</Value></Tag></TagSet></Tagging>",
+		"GET /bucket/key?tagging", "PUT /bucket/key?tagging\n\n<Tagging/>", "DELETE /bucket/key?tagging",
+		"GET /bucket/key?tagging", "PUT /bucket/none?tagging\n\n<Tagging><TagSet/></Tagging>",
 		"GET /bucket/key?versionId=null", "GET /bucket/key?versionId=abc", "GET /bucket/key?versionId=",
 		"GET /bucket/key?acl", "PUT /bucket/key?acl\nx-amz-acl: private", "PUT /bucket/key?acl\n\n<AccessControlPolicy/>",
 		"GET /bucket/key?torrent", "GET /bucket/key?retention", "PUT /bucket/key?retention\n\n<Retention/>",

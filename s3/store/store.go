@@ -166,6 +166,14 @@ type Objects interface {
 	List(ctx context.Context, r ListRequest) (ListPage, error)
 }
 
+// ObjectUpdater is what a Store may do besides; a front without it has no operations that change the
+// tags of an object.
+type ObjectUpdater interface {
+	// UpdateObject applies change to the Attributes of a key's current version in one step. Nothing
+	// else of the version changes, Modified included. The error of change is returned as it is.
+	UpdateObject(ctx context.Context, bucket, key string, change func(*Object) error) error
+}
+
 // Upload is a multipart upload in progress.
 type Upload struct {
 	Bucket, Key  string

@@ -7,48 +7,44 @@ type Code string
 
 // The codes that are given here, as the Amazon S3 API reference ("Error responses") names them.
 const (
-	AccessDenied                 Code = "AccessDenied"
-	AccessForbidden              Code = "AccessForbidden"
-	BadDigest                    Code = "BadDigest"
-	BucketAlreadyExists          Code = "BucketAlreadyExists"
-	BucketAlreadyOwnedByYou      Code = "BucketAlreadyOwnedByYou"
-	BucketNotEmpty               Code = "BucketNotEmpty"
-	EntityTooLarge               Code = "EntityTooLarge"
-	EntityTooSmall               Code = "EntityTooSmall"
-	IncompleteBody               Code = "IncompleteBody"
-	InternalError                Code = "InternalError"
-	InvalidArgument              Code = "InvalidArgument"
-	InvalidBucketName            Code = "InvalidBucketName"
-	InvalidDigest                Code = "InvalidDigest"
-	InvalidLocationConstraint    Code = "InvalidLocationConstraint"
-	InvalidPart                  Code = "InvalidPart"
-	InvalidPartOrder             Code = "InvalidPartOrder"
-	InvalidRange                 Code = "InvalidRange"
-	InvalidRequest               Code = "InvalidRequest"
-	InvalidStorageClass          Code = "InvalidStorageClass"
-	InvalidTag                   Code = "InvalidTag"
-	InvalidURI                   Code = "InvalidURI"
-	KeyTooLongError              Code = "KeyTooLongError"
-	MalformedXML                 Code = "MalformedXML"
-	MaxMessageLengthExceeded     Code = "MaxMessageLengthExceeded"
-	MetadataTooLarge             Code = "MetadataTooLarge"
-	MethodNotAllowed             Code = "MethodNotAllowed"
-	MissingContentLength         Code = "MissingContentLength"
-	NoSuchBucket                 Code = "NoSuchBucket"
-	NoSuchBucketPolicy           Code = "NoSuchBucketPolicy"
-	NoSuchKey                    Code = "NoSuchKey"
-	NoSuchTagSet                 Code = "NoSuchTagSet"
-	NoSuchUpload                 Code = "NoSuchUpload"
-	NoSuchVersion                Code = "NoSuchVersion"
-	NotImplemented               Code = "NotImplemented"
-	NotModified                  Code = "NotModified"
-	PreconditionFailed           Code = "PreconditionFailed"
-	RequestHeaderSectionTooLarge Code = "RequestHeaderSectionTooLarge"
-	RequestTimeout               Code = "RequestTimeout"
-	ServiceUnavailable           Code = "ServiceUnavailable"
-	SignatureDoesNotMatch        Code = "SignatureDoesNotMatch"
-	SlowDown                     Code = "SlowDown"
-	StorageFull                  Code = "StorageFull"
+	AccessDenied              Code = "AccessDenied"
+	BadDigest                 Code = "BadDigest"
+	BucketAlreadyExists       Code = "BucketAlreadyExists"
+	BucketAlreadyOwnedByYou   Code = "BucketAlreadyOwnedByYou"
+	BucketNotEmpty            Code = "BucketNotEmpty"
+	EntityTooLarge            Code = "EntityTooLarge"
+	EntityTooSmall            Code = "EntityTooSmall"
+	IncompleteBody            Code = "IncompleteBody"
+	InternalError             Code = "InternalError"
+	InvalidArgument           Code = "InvalidArgument"
+	InvalidBucketName         Code = "InvalidBucketName"
+	InvalidDigest             Code = "InvalidDigest"
+	InvalidLocationConstraint Code = "InvalidLocationConstraint"
+	InvalidPart               Code = "InvalidPart"
+	InvalidPartOrder          Code = "InvalidPartOrder"
+	InvalidRange              Code = "InvalidRange"
+	InvalidRequest            Code = "InvalidRequest"
+	InvalidStorageClass       Code = "InvalidStorageClass"
+	InvalidTag                Code = "InvalidTag"
+	InvalidURI                Code = "InvalidURI"
+	KeyTooLongError           Code = "KeyTooLongError"
+	MalformedXML              Code = "MalformedXML"
+	MaxMessageLengthExceeded  Code = "MaxMessageLengthExceeded"
+	MetadataTooLarge          Code = "MetadataTooLarge"
+	MethodNotAllowed          Code = "MethodNotAllowed"
+	MissingContentLength      Code = "MissingContentLength"
+	NoSuchBucket              Code = "NoSuchBucket"
+	NoSuchKey                 Code = "NoSuchKey"
+	NoSuchTagSet              Code = "NoSuchTagSet"
+	NoSuchUpload              Code = "NoSuchUpload"
+	NoSuchVersion             Code = "NoSuchVersion"
+	NotImplemented            Code = "NotImplemented"
+	NotModified               Code = "NotModified"
+	PreconditionFailed        Code = "PreconditionFailed"
+	RequestTimeout            Code = "RequestTimeout"
+	ServiceUnavailable        Code = "ServiceUnavailable"
+	SlowDown                  Code = "SlowDown"
+	StorageFull               Code = "StorageFull"
 )
 
 type codeInfo struct {
@@ -58,53 +54,57 @@ type codeInfo struct {
 
 // codes has the status and the usual message of every code.
 var codes = map[Code]codeInfo{
-	AccessDenied:            {http.StatusForbidden, "Access Denied"},
-	AccessForbidden:         {http.StatusForbidden, "CORSResponse: CORS is not enabled for this bucket."},
-	BadDigest:               {http.StatusBadRequest, "The Content-MD5 or checksum value that you specified did not match what the server received."},
-	BucketAlreadyExists:     {http.StatusConflict, "The requested bucket name is not available. Select a different name and try again."},
-	BucketAlreadyOwnedByYou: {http.StatusConflict, "Your previous request to create the named bucket succeeded and you already own it."},
-	BucketNotEmpty:          {http.StatusConflict, "The bucket you tried to delete is not empty"},
-	EntityTooLarge:          {http.StatusBadRequest, "Your proposed upload exceeds the maximum allowed size"},
-	EntityTooSmall:          {http.StatusBadRequest, "Your proposed upload is smaller than the minimum allowed size"},
-	IncompleteBody:          {http.StatusBadRequest, "You did not provide the number of bytes specified by the Content-Length HTTP header"},
-	InternalError:           {http.StatusInternalServerError, "We encountered an internal error. Please try again."},
-	InvalidArgument:         {http.StatusBadRequest, "Invalid Argument"},
-	InvalidBucketName:       {http.StatusBadRequest, "The specified bucket is not valid."},
-	InvalidDigest:           {http.StatusBadRequest, "The Content-MD5 you specified was invalid."},
+	AccessDenied: {http.StatusForbidden, "Access Denied"},
+	BadDigest: {http.StatusBadRequest,
+		"The Content-MD5 or checksum value that you specified did not match what the server received."},
+	BucketAlreadyExists: {http.StatusConflict,
+		"The requested bucket name is not available. Select a different name and try again."},
+	BucketAlreadyOwnedByYou: {http.StatusConflict,
+		"Your previous request to create the named bucket succeeded and you already own it."},
+	BucketNotEmpty: {http.StatusConflict, "The bucket you tried to delete is not empty"},
+	EntityTooLarge: {http.StatusBadRequest, "Your proposed upload exceeds the maximum allowed size"},
+	EntityTooSmall: {http.StatusBadRequest, "Your proposed upload is smaller than the minimum allowed size"},
+	IncompleteBody: {http.StatusBadRequest,
+		"You did not provide the number of bytes specified by the Content-Length HTTP header"},
+	InternalError:     {http.StatusInternalServerError, "We encountered an internal error. Please try again."},
+	InvalidArgument:   {http.StatusBadRequest, "Invalid Argument"},
+	InvalidBucketName: {http.StatusBadRequest, "The specified bucket is not valid."},
+	InvalidDigest:     {http.StatusBadRequest, "The Content-MD5 you specified was invalid."},
 	InvalidLocationConstraint: {http.StatusBadRequest,
 		"The specified location-constraint is not valid"},
 	InvalidPart: {http.StatusBadRequest, "One or more of the specified parts could not be found. " +
 		"The part may not have been uploaded, or the specified entity tag may not match the part's entity tag."},
 	InvalidPartOrder: {http.StatusBadRequest,
 		"The list of parts was not in ascending order. Parts must be ordered by part number."},
-	InvalidRange:             {http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable"},
-	InvalidRequest:           {http.StatusBadRequest, "Invalid Request"},
-	InvalidStorageClass:      {http.StatusBadRequest, "The storage class you specified is not valid"},
-	InvalidTag:               {http.StatusBadRequest, "The tag provided was not a valid tag."},
-	InvalidURI:               {http.StatusBadRequest, "Couldn't parse the specified URI."},
-	KeyTooLongError:          {http.StatusBadRequest, "Your key is too long"},
-	MalformedXML:             {http.StatusBadRequest, "The XML you provided was not well-formed or did not validate against our published schema"},
+	InvalidRange:        {http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable"},
+	InvalidRequest:      {http.StatusBadRequest, "Invalid Request"},
+	InvalidStorageClass: {http.StatusBadRequest, "The storage class you specified is not valid"},
+	InvalidTag:          {http.StatusBadRequest, "The tag provided was not a valid tag."},
+	InvalidURI:          {http.StatusBadRequest, "Couldn't parse the specified URI."},
+	KeyTooLongError:     {http.StatusBadRequest, "Your key is too long"},
+	MalformedXML: {http.StatusBadRequest,
+		"The XML you provided was not well-formed or did not validate against our published schema"},
 	MaxMessageLengthExceeded: {http.StatusBadRequest, "Your request was too big."},
-	MetadataTooLarge:         {http.StatusBadRequest, "Your metadata headers exceed the maximum allowed metadata size"},
-	MethodNotAllowed:         {http.StatusMethodNotAllowed, "The specified method is not allowed against this resource."},
-	MissingContentLength:     {http.StatusLengthRequired, "You must provide the Content-Length HTTP header."},
-	NoSuchBucket:             {http.StatusNotFound, "The specified bucket does not exist"},
-	NoSuchBucketPolicy:       {http.StatusNotFound, "The bucket policy does not exist"},
-	NoSuchKey:                {http.StatusNotFound, "The specified key does not exist."},
-	NoSuchTagSet:             {http.StatusNotFound, "The TagSet does not exist"},
+	MetadataTooLarge: {http.StatusBadRequest,
+		"Your metadata headers exceed the maximum allowed metadata size"},
+	MethodNotAllowed: {http.StatusMethodNotAllowed,
+		"The specified method is not allowed against this resource."},
+	MissingContentLength: {http.StatusLengthRequired, "You must provide the Content-Length HTTP header."},
+	NoSuchBucket:         {http.StatusNotFound, "The specified bucket does not exist"},
+	NoSuchKey:            {http.StatusNotFound, "The specified key does not exist."},
+	NoSuchTagSet:         {http.StatusNotFound, "The TagSet does not exist"},
 	NoSuchUpload: {http.StatusNotFound, "The specified upload does not exist. " +
 		"The upload ID may be invalid, or the upload may have been aborted or completed."},
-	NoSuchVersion:      {http.StatusNotFound, "The specified version does not exist."},
-	NotImplemented:     {http.StatusNotImplemented, "A header or operation you provided implies functionality that is not implemented"},
-	NotModified:        {http.StatusNotModified, "Not Modified"},
-	PreconditionFailed: {http.StatusPreconditionFailed, "At least one of the pre-conditions you specified did not hold"},
-	RequestHeaderSectionTooLarge: {http.StatusBadRequest,
-		"Your request header section exceeds the maximum allowed request header section size."},
+	NoSuchVersion: {http.StatusNotFound, "The specified version does not exist."},
+	NotImplemented: {http.StatusNotImplemented,
+		"A header or operation you provided implies functionality that is not implemented"},
+	NotModified: {http.StatusNotModified, "Not Modified"},
+	PreconditionFailed: {http.StatusPreconditionFailed,
+		"At least one of the pre-conditions you specified did not hold"},
 	RequestTimeout: {http.StatusBadRequest,
 		"Your socket connection to the server was not read from or written to within the timeout period."},
-	ServiceUnavailable:    {http.StatusServiceUnavailable, "Service is unable to handle request."},
-	SignatureDoesNotMatch: {http.StatusForbidden, "The request signature we calculated does not match the signature you provided."},
-	SlowDown:              {http.StatusServiceUnavailable, "Please reduce your request rate."},
+	ServiceUnavailable: {http.StatusServiceUnavailable, "Service is unable to handle request."},
+	SlowDown:           {http.StatusServiceUnavailable, "Please reduce your request rate."},
 	// 507 is no code of Amazon's, which is never full. Clients retry 500 and 503, but not this.
 	StorageFull: {http.StatusInsufficientStorage, "There is not enough space left to store this."},
 }

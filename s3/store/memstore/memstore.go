@@ -45,7 +45,10 @@ type object struct {
 	uploadID string // of the upload that made it, or ""
 }
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store         = (*Store)(nil)
+	_ store.ObjectUpdater = (*Store)(nil)
+)
 
 // New returns an empty store.
 func New() *Store {
@@ -259,5 +262,27 @@ func (s *Store) Delete(_ context.Context, r store.DeleteRequest) error {
 		return err
 	}
 	delete(b.objects, r.Key)
+	return nil
+}
+
+// UpdateObject lets change alter the attributes of the current version of a key.
+func (s *Store) UpdateObject(_ context.Context, bucket, key string, change func(*store.Object) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.buckets[bucket]
+	if !ok {
+		return store.ErrNoSuchBucket
+	}
+	old, ok := b.objects[key]
+	if !ok {
+		return store.ErrNoSuchKey
+	}
+	changed := cloneObject(old.info)
+	if err := change(&changed); err != nil {
+		return err
+	}
+	next := *old
+	next.info.Attributes = cloneAttributes(changed.Attributes)
+	b.objects[key] = &next
 	return nil
 }

@@ -93,3 +93,49 @@ func testMixed(t *testing.T, open New) {
 	}
 	wg.Wait()
 }
+
+// testUpdateObject is for a store.ObjectUpdater only.
+func testUpdateObject(t *testing.T, open New) {
+	s, ctx := withBucket(t, open), t.Context()
+	u, ok := s.(store.ObjectUpdater)
+	if !ok {
+		t.Skip("the store is no ObjectUpdater")
+	}
+	set := func(name string) func(*store.Object) error {
+		return func(o *store.Object) error {
+			if o.Attributes == nil {
+				o.Attributes = map[string][]byte{}
+			}
+			o.Attributes[name] = []byte(name)
+			o.ETag, o.SizeBytes = "changed", 1 // must have no effect
+			return nil
+		}
+	}
+	wantErr(t, "UpdateObject without bucket", u.UpdateObject(ctx, "nowhere", "k", set("a")), store.ErrNoSuchBucket)
+	wantErr(t, "UpdateObject without key", u.UpdateObject(ctx, bucketName, "k", set("a")), store.ErrNoSuchKey)
+	for _, n := range []int{10, 200_000} {
+		data := content(1, n)
+		want := mustPut(t, s, "k", data)
+		for _, name := range []string{"a", "b"} {
+			if err := u.UpdateObject(ctx, bucketName, "k", set(name)); err != nil {
+				t.Fatalf("UpdateObject: %v", err)
+			}
+		}
+		err := u.UpdateObject(ctx, bucketName, "k", func(o *store.Object) error {
+			clear(o.Attributes)
+			return errStop
+		})
+		wantErr(t, "UpdateObject that fails", err, errStop)
+		want.Attributes = map[string][]byte{"a": []byte("a"), "b": []byte("b")}
+		wantSame(t, "the object after an update", wantContent(t, s, "k", data), want)
+		err = u.UpdateObject(ctx, bucketName, "k", func(o *store.Object) error {
+			o.Attributes = nil
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("UpdateObject: %v", err)
+		}
+		want.Attributes = nil
+		wantSame(t, "the object without attributes", wantContent(t, s, "k", data), want)
+	}
+}

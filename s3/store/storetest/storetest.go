@@ -50,6 +50,7 @@ func Run(t *testing.T, open New) {
 		{"BadBodies", testBadBodies},
 		{"Preconditions", testPreconditions},
 		{"Seal", testSeal},
+		{"UpdateObject", testUpdateObject},
 		{"NastyKeys", testNastyKeys},
 		{"Race", testRace},
 		{"Mixed", testMixed},
