@@ -285,6 +285,9 @@ func TestStalledClients(t *testing.T) {
 		last := s.events[n-1]
 		s.mu.Unlock()
 		if last.Op == wire.GetObject && last.BytesOut < 32<<20 && last.BytesOut > 0 {
+			if last.Code != clientGone {
+				t.Errorf("a client that does not read counts as %s; want %s", last.Code, clientGone)
+			}
 			return
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -64,6 +64,7 @@ type call struct {
 	code     wire.Code
 	cause    error
 	written  int64
+	writeErr error // of the connection
 }
 
 func newCall(g *Gateway, w http.ResponseWriter, hr *http.Request, now time.Time) *call {
@@ -146,8 +147,10 @@ func (c *call) writeObject(ctx context.Context) bool {
 	case err != nil && !c.started:
 		c.fail(err)
 	case err != nil:
-		e := c.gateway.render(&c.request, err)
-		c.code, c.cause = e.Code, err
+		c.code, c.cause = c.gateway.render(&c.request, err).Code, err
+		if c.writeErr != nil && errors.Is(err, c.writeErr) {
+			c.code = clientGone
+		}
 		return false
 	}
 	return true
@@ -162,6 +165,7 @@ func (c *call) Write(p []byte) (int, error) {
 	}
 	n, err := c.w.Write(p)
 	c.written += int64(n)
+	c.writeErr = err
 	return n, err
 }
 
@@ -169,7 +173,7 @@ func (c *call) write(p []byte) bool {
 	n, err := c.w.Write(p)
 	c.written += int64(n)
 	if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
-		c.cause = err
+		c.code, c.cause = clientGone, err
 		return false
 	}
 	return true
