@@ -253,3 +253,32 @@ func expectEOF(body io.Reader) error {
 	}
 	return io.ErrNoProgress
 }
+
+// UpdateObject implements store.ObjectUpdater.
+func (e *Engine) UpdateObject(_ context.Context, bucketName, key string, change func(*store.Object) error) error {
+	b, leave, err := e.buckets.enter(bucketName)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	lock := e.keyLock(b.id, key)
+	lock.Lock()
+	defer lock.Unlock()
+	group := e.view.Load().GroupOf(b.id, key)
+	rec, err := e.existing(group, b.id, key)
+	if err != nil {
+		return err
+	}
+	info, err := e.info(group, bucketName, key, rec)
+	if err != nil {
+		return err
+	}
+	if err := change(&info); err != nil {
+		return err
+	}
+	m := e.newMutation(group)
+	rec.Attributes = info.Attributes
+	m.set(record.ObjectKey(b.id, key), record.AppendObject(nil, rec))
+	_, err = e.apply(m)
+	return err
+}
