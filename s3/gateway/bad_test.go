@@ -44,7 +44,8 @@ func TestAuthentication(t *testing.T) {
 		{"old", func(r *http.Request) {
 			_, _ = s.signer.Sign(r, sigv4.UnsignedPayload, time.Now().Add(-time.Hour))
 		}, 403, "RequestTimeTooSkewed"},
-		{"garbage", func(r *http.Request) { r.Header.Set("Authorization", "AWS4-HMAC-SHA256 x") }, 400, "AuthorizationHeaderMalformed"},
+		{"garbage", func(r *http.Request) { r.Header.Set("Authorization", "AWS4-HMAC-SHA256 x") },
+			400, "AuthorizationHeaderMalformed"},
 		{"version 2", func(r *http.Request) { r.Header.Set("Authorization", "AWS AK:sig") }, 400, "InvalidRequest"},
 		{"not implemented, anonymous", func(r *http.Request) {
 			r.URL.RawQuery = "torrent"
@@ -74,7 +75,9 @@ func TestAuthentication(t *testing.T) {
 }
 
 // chunkedRequest makes an aws-chunked PUT; change may spoil its body.
-func (s *site) chunkedRequest(kind sigv4.PayloadKind, payload, target, data string, change func([]byte) []byte) *http.Request {
+func (s *site) chunkedRequest(
+	kind sigv4.PayloadKind, payload, target, data string, change func([]byte) []byte,
+) *http.Request {
 	s.t.Helper()
 	config := chunked.EncoderConfig{Kind: kind, DecodedBytes: int64(len(data)), ChunkBytes: 8 << 10}
 	r, err := http.NewRequest("PUT", s.server.URL+target, nil)
@@ -117,7 +120,8 @@ func TestChunkedBodies(t *testing.T) {
 		{sigv4.PayloadStreamingUnsignedTrailer, sigv4.StreamingUnsignedTrailer, nil, 200, ""},
 		{sigv4.PayloadStreamingSigned, sigv4.StreamingSigned, flip, 403, "SignatureDoesNotMatch"},
 		{sigv4.PayloadStreamingUnsignedTrailer, sigv4.StreamingUnsignedTrailer, flip, 400, "BadDigest"},
-		{sigv4.PayloadStreamingSigned, sigv4.StreamingSigned, func(b []byte) []byte { return b[:len(b)-90] }, 400, "IncompleteBody"},
+		{sigv4.PayloadStreamingSigned, sigv4.StreamingSigned, func(b []byte) []byte { return b[:len(b)-90] },
+			400, "IncompleteBody"},
 	} {
 		for _, n := range []int{0, 1, 8 << 10, 100_000} {
 			if n < 8<<10 && c.change != nil {
@@ -137,7 +141,8 @@ func TestChunkedBodies(t *testing.T) {
 			}
 			got := s.must("GET", target, "", "x-amz-checksum-mode: ENABLED")
 			equalBytes(t, target, got.body, data)
-			if c.kind != sigv4.PayloadStreamingSigned && got.header.Get("x-amz-checksum-crc32c") != sumOf(checksum.CRC32C, data) {
+			crc := got.header.Get("x-amz-checksum-crc32c")
+			if c.kind != sigv4.PayloadStreamingSigned && crc != sumOf(checksum.CRC32C, data) {
 				t.Errorf("%s has the headers %v", target, got.header)
 			}
 		}
@@ -188,7 +193,8 @@ func TestBadBodies(t *testing.T) {
 	if got := s.raw(s.request("PUT", "/bucket/key", "x"), "Content-Length: -1", "x"); !strings.Contains(got, " 400 ") {
 		t.Errorf("Content-Length -1 = %.200q; want 400", got)
 	}
-	if got := s.raw(s.request("GET", "/bucket/key", ""), "X-Long: "+strings.Repeat("x", 2<<20), ""); !strings.Contains(got, " 431 ") {
+	got := s.raw(s.request("GET", "/bucket/key", ""), "X-Long: "+strings.Repeat("x", 2<<20), "")
+	if !strings.Contains(got, " 431 ") {
 		t.Errorf("a head of 2 MiB = %.200q; want 431", got)
 	}
 }

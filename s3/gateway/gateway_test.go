@@ -137,7 +137,8 @@ func (s *site) want(status int, code, method, target, body string, headers ...st
 	s.t.Helper()
 	a := s.do(method, target, body, headers...)
 	if a.status != status || a.code() != code {
-		s.t.Errorf("%s %.80s %.200q = %d %q; want %d %q\n%s", method, target, headers, a.status, a.code(), status, code, a.body)
+		s.t.Errorf("%s %.80s %.200q = %d %q; want %d %q\n%s",
+			method, target, headers, a.status, a.code(), status, code, a.body)
 	}
 	return a
 }

@@ -51,7 +51,8 @@ func TestObjectScript(t *testing.T) {
 		"PUT /bucket/bad\nx-amz-checksum-algorithm: x\nx-amz-sdk-checksum-algorithm: CRC32\n\nhello",
 		"PUT /bucket/bad\nx-amz-server-side-encryption: AES256\n\nx", "PUT /bucket/bad\nx-amz-storage-class: GLACIER\n\nx",
 		"PUT /bucket/bad\nx-amz-object-lock-mode: GOVERNANCE\n\nx", "PUT /bucket/bad\nx-amz-acl: public-read\n\nx",
-		"PUT /bucket/bad\nx-amz-tagging: a=1&a=2\n\nx", step("PUT /bucket/bad\nx-amz-meta-a: "+strings.Repeat("x", 2048)+"\n\nx"),
+		"PUT /bucket/bad\nx-amz-tagging: a=1&a=2\n\nx",
+		step("PUT /bucket/bad\nx-amz-meta-a: "+strings.Repeat("x", 2048)+"\n\nx"),
 		"GET /bucket/bad", "PUT /bucket/empty", "GET /bucket/empty", "GET /bucket/empty?partNumber=1",
 		"GET /bucket/empty\nRange: bytes=0-", "DELETE /bucket/key", "DELETE /bucket/key", "DELETE /nowhere/key",
 		"DELETE /bucket/crc?versionId=abc", "HEAD /bucket/crc", "DELETE /bucket/crc?versionId=null", "HEAD /bucket/crc",
@@ -89,7 +90,8 @@ func TestWriteConditionScript(t *testing.T) {
 	s.must("PUT", "/bucket", "")
 	const etagOfA = "0cc175b9c0f1b6a831c399e269772661"
 	s.run("writeconditions",
-		"PUT /bucket/key\nIf-Match: *\n\na", "PUT /bucket/key\nIf-None-Match: *\n\na", "PUT /bucket/key\nIf-None-Match: *\n\nb",
+		"PUT /bucket/key\nIf-Match: *\n\na", "PUT /bucket/key\nIf-None-Match: *\n\na",
+		"PUT /bucket/key\nIf-None-Match: *\n\nb",
 		"PUT /bucket/key\nIf-Match: other\n\nb", "PUT /bucket/key\nIf-None-Match: "+etagOfA+"\n\nb", "GET /bucket/key",
 		"PUT /bucket/key\nIf-Match: \""+etagOfA+"\"\n\na", "DELETE /bucket/key\nIf-Match: other",
 		"DELETE /bucket/key\nx-amz-if-match-size: 2", "DELETE /bucket/key\nx-amz-if-match-size: x",
@@ -106,11 +108,15 @@ func TestListScript(t *testing.T) {
 	}
 	s.run("lists",
 		"GET /bucket", "GET /bucket?delimiter=%2F&max-keys=2&encoding-type=url", "GET /bucket?marker=b%2F1&max-keys=1",
-		"GET /bucket?prefix=b%2F&delimiter=%2F", "GET /bucket?max-keys=0", "GET /bucket?max-keys=2000", "GET /bucket?max-keys=-1",
-		"GET /bucket?max-keys=x", "GET /bucket?encoding-type=base64", "GET /nowhere", "GET /bucket?delimiter=%2F&marker=b%2F&max-keys=1",
+		"GET /bucket?prefix=b%2F&delimiter=%2F", "GET /bucket?max-keys=0", "GET /bucket?max-keys=2000",
+		"GET /bucket?max-keys=-1",
+		"GET /bucket?max-keys=x", "GET /bucket?encoding-type=base64", "GET /nowhere",
+		"GET /bucket?delimiter=%2F&marker=b%2F&max-keys=1",
 		"GET /bucket?list-type=2&max-keys=2&fetch-owner=true", "GET /bucket?list-type=2&start-after=b%2F2&encoding-type=url",
-		"GET /bucket?list-type=2&continuation-token=YQ==&start-after=zzz&max-keys=1", "GET /bucket?list-type=2&continuation-token=",
-		"GET /bucket?list-type=2&continuation-token=%21", "GET /bucket?list-type=2&max-keys=0", "GET /bucket?versions&max-keys=2",
+		"GET /bucket?list-type=2&continuation-token=YQ==&start-after=zzz&max-keys=1",
+		"GET /bucket?list-type=2&continuation-token=",
+		"GET /bucket?list-type=2&continuation-token=%21", "GET /bucket?list-type=2&max-keys=0",
+		"GET /bucket?versions&max-keys=2",
 		"GET /bucket?versions&key-marker=c%20d%2Be&version-id-marker=null",
 	)
 }
@@ -126,7 +132,8 @@ func TestDeleteObjectsScript(t *testing.T) {
 	}
 	many := "<Delete>" + strings.Repeat("<Object><Key>k</Key></Object>", 1001) + "</Delete>"
 	s.run("deleteobjects",
-		"POST /bucket?delete\n\n<Delete><Object><Key>a</Key></Object></Delete>", step("POST /bucket?delete\nContent-MD5: "+md5Base64("x")+"\n\ny"),
+		"POST /bucket?delete\n\n<Delete><Object><Key>a</Key></Object></Delete>",
+		step("POST /bucket?delete\nContent-MD5: "+md5Base64("x")+"\n\ny"),
 		post("<Delete><Object><Key>a</Key></Object><Object><Key>none</Key></Object>"+
 			"<Object><Key>c</Key><VersionId>other</VersionId></Object></Delete>"),
 		post("<Delete><Quiet>true</Quiet><Object><Key>b</Key><VersionId>null</VersionId></Object>"+

@@ -44,7 +44,8 @@ func TestParseXML(t *testing.T) {
 		{"", nil}, {" ", nil}, {"x", nil}, {"<", nil}, {"<a", nil}, {"<a>", nil}, {"<a></b>", nil}, {"<a/>x", nil},
 		{"<a/><b/>", nil}, {"<a></a", nil}, {"<a b></a>", nil}, {"<a b=c></a>", nil}, {"<a b='<'></a>", nil},
 		{`<a b="1"c="2"></a>`, nil}, {"<1a/>", nil}, {"<a:/>", nil}, {"<p:a></a>", nil}, {"<a>&x;</a>", nil},
-		{"<a>&amp</a>", nil}, {"<a>&#xd800;</a>", nil}, {"<a>&#x110000;</a>", nil}, {"<a>&#;</a>", nil}, {"<a>&#-1;</a>", nil},
+		{"<a>&amp</a>", nil}, {"<a>&#xd800;</a>", nil}, {"<a>&#x110000;</a>", nil}, {"<a>&#;</a>", nil},
+		{"<a>&#-1;</a>", nil},
 		{"<a>&#x0000000000000041;</a>", nil}, {"<a>\xff</a>", nil}, {"<a><!-- </a>", nil}, {"<a><![CDATA[</a>", nil},
 		{`<!DOCTYPE a><a/>`, nil},
 		{`<!DOCTYPE lolz [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><a>&b;</a>`, nil},
@@ -195,7 +196,8 @@ func TestBodies(t *testing.T) {
 func TestEscape(t *testing.T) {
 	for text, want := range map[string]string{
 		"a<b>&\"'": "a&lt;b&gt;&amp;&quot;'", "\x00\x01\t\n\r\x1f\x7f": "&#x0;&#x1;\t\n&#xd;&#x1f;\x7f",
-		"\u00e4\u0085\ufffe\uffff\ufffd\U0010ffff": "\u00e4\u0085&#xfffe;&#xffff;\ufffd\U0010ffff", "\xff\xc3": "\ufffd\ufffd",
+		"\u00e4\u0085\ufffe\uffff\ufffd\U0010ffff": "\u00e4\u0085&#xfffe;&#xffff;\ufffd\U0010ffff",
+		"\xff\xc3": "\ufffd\ufffd",
 	} {
 		if got := string(appendEscaped(nil, text)); got != want {
 			t.Errorf("appendEscaped(%q) = %q; want %q", text, got, want)
@@ -228,7 +230,9 @@ func TestLists(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	token := "dG9rZW4="
 	l := ObjectList{
-		Listing: Listing{Bucket: "b", Prefix: "p<", Delimiter: "/", MaxEntries: 2, Truncated: true, Prefixes: []string{"p<a/"}},
+		Listing: Listing{
+			Bucket: "b", Prefix: "p<", Delimiter: "/", MaxEntries: 2, Truncated: true, Prefixes: []string{"p<a/"},
+		},
 		Objects: []store.Object{{
 			Key: "p<\x01", Modified: at, ETag: "e", SizeBytes: 3,
 			Checksums: []store.Checksum{{Algorithm: checksum.SHA256, Composite: true}},
