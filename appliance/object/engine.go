@@ -107,6 +107,18 @@ type Counters struct {
 // Open opens the pool that the members belong to. Drives of the map that are not among them are
 // out from then on, durably. The engine owns the stores from then on, also after an error, when it has closed them.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	e, err := Inspect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	e.start(ctx)
+	return e, nil
+}
+
+// Inspect opens a pool as Open does, recovery included, but starts no background work: nothing is cleared up or
+// mended unless Settle is called. It is for stores whose changes go nowhere (appliance/inspect): what
+// recovery did to them, the counters tell.
+func Inspect(ctx context.Context, cfg Config) (*Engine, error) {
 	e, err := open(ctx, cfg)
 	if err != nil {
 		for _, m := range cfg.Members {
@@ -140,12 +152,17 @@ func open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := e.recover(ctx); err != nil {
 		return nil, err
 	}
+	e.stop = func() {}
+	return e, nil
+}
+
+// start starts the background work.
+func (e *Engine) start(ctx context.Context) {
 	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
 	e.stop = stop
 	e.done.Go(func() { e.janitor.run(bg) })
 	e.done.Go(func() { e.watch(bg) })
 	e.done.Go(func() { e.mend(bg) })
-	return e, nil
 }
 
 func withDefaults(cfg Config) Config {
