@@ -110,7 +110,7 @@ func run(ctx context.Context, o options) (err error) {
 		servers = append(servers, newMinio(o.minio))
 	}
 	for _, s := range servers {
-		if err := s.start(ctx, b, o, &undo); err != nil {
+		if err := s.start(ctx, b, o); err != nil {
 			return fmt.Errorf("start %s: %w", s.name, err)
 		}
 	}

@@ -48,9 +48,8 @@ func newMillrace(binary string) *server {
 }
 func newMinio(binary string) *server { return &server{name: "MinIO", launch: launchMinio(binary)} }
 
-// start launches the server, makes the bucket, and leaves its stop with undo.
-func (s *server) start(ctx context.Context, b *backing, o options, undo *cleanup) error {
-	undo.add(s.stop)
+// start launches the server and makes the bucket.
+func (s *server) start(ctx context.Context, b *backing, o options) error {
 	endpoint, err := s.launch(ctx, s, b, o)
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, s.log.String())
@@ -71,9 +70,6 @@ func (s *server) start(ctx context.Context, b *backing, o options, undo *cleanup
 
 // stop ends the server: by SIGTERM, and if that does not help by SIGKILL.
 func (s *server) stop() error {
-	if s.cmd == nil || s.cmd.Process == nil {
-		return nil
-	}
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-s.done:
@@ -85,8 +81,9 @@ func (s *server) stop() error {
 	}
 }
 
-// spawn starts the program; lines of its standard output go to the function.
-func (s *server) spawn(env []string, line func(string), name string, args ...string) error {
+// spawn starts the program, and leaves its stop with undo, after the drives that it uses. Lines of
+// its standard output go to the function.
+func (s *server) spawn(undo *cleanup, env []string, line func(string), name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = &s.log
@@ -99,6 +96,7 @@ func (s *server) spawn(env []string, line func(string), name string, args ...str
 		return err
 	}
 	s.cmd, s.done = cmd, make(chan error, 1)
+	undo.add(s.stop)
 	go func() {
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			line(lines.Text())
@@ -128,7 +126,7 @@ func launchMillrace(binary string) func(context.Context, *server, *backing, opti
 		}
 		ready := make(chan []string, 1)
 		env := []string{"MILLRACE_ROOT_ACCESS_KEY=" + accessKey, "MILLRACE_ROOT_SECRET_KEY=" + secretKey}
-		err := s.spawn(env, func(line string) {
+		err := s.spawn(b.undo, env, func(line string) {
 			if m := readyLine.FindStringSubmatch(line); m != nil {
 				ready <- m
 			}
@@ -170,7 +168,7 @@ func launchMinio(binary string) func(context.Context, *server, *backing, options
 			env = append(env, "MINIO_CI_CD=1") // else it refuses folders of the root file system
 		}
 		args := append([]string{"server", "--quiet", "--address", address}, drives...)
-		return "http://" + address, s.spawn(env, func(string) {}, binary, args...)
+		return "http://" + address, s.spawn(b.undo, env, func(string) {}, binary, args...)
 	}
 }
 
