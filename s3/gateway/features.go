@@ -47,7 +47,7 @@ func refuseFeature(name, value string, ofBucket bool) error {
 		name == "X-Amz-Write-Offset-Bytes":
 		return notImplemented(strings.ToLower(name))
 	case strings.HasPrefix(name, "X-Amz-Object-Lock-"):
-		return wire.Refuse("Bucket is missing Object Lock Configuration")
+		return wire.Refuse(noObjectLock)
 	case name == "X-Amz-Bucket-Object-Lock-Enabled" && ofBucket && strings.EqualFold(value, "true"),
 		name == "X-Amz-Object-Ownership" && ofBucket && value != "BucketOwnerEnforced":
 		return notImplemented(strings.ToLower(name) + ": " + value)

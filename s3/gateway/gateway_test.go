@@ -269,3 +269,23 @@ func equalBytes(t *testing.T, what, got, want string) {
 		t.Errorf("%s: %d bytes, which differ from byte %d on; want %d bytes", what, len(got), i, len(want))
 	}
 }
+
+// TestUnsetHasAnswers checks that every operation which answerUnset serves is in its table.
+func TestUnsetHasAnswers(t *testing.T) {
+	for op, u := range unsetConfigurations {
+		if handlers[op] == nil || u.root == "" && (u.code == "" || u.message == "") {
+			t.Errorf("%v: %+v", op, u)
+		}
+	}
+	s := newSite(t, nil)
+	s.must("PUT", "/bucket", "")
+	s.must("PUT", "/bucket/key", "")
+	for _, target := range []string{"/bucket/key?retention", "/bucket/key?legal-hold"} {
+		s.want(400, "InvalidRequest", "GET", target, "")
+		s.want(400, "InvalidRequest", "PUT", target, "<x/>")
+	}
+	s.want(409, "InvalidBucketState", "PUT", "/bucket?object-lock", "<x/>")
+	if a := s.must("GET", "/bucket?policyStatus", ""); !strings.Contains(a.body, "<IsPublic>false</IsPublic>") {
+		t.Errorf("policyStatus = %s", a.body)
+	}
+}
