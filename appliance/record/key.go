@@ -13,12 +13,14 @@ const (
 	kindConfig   = 'c' // name                           → configuration (JSON), on every drive
 	kindMap      = 'e' //                                → the placement map (JSON), on every drive
 	kindFree     = 'f' // group, seq, number             → what may be freed
+	kindRepair   = 'h' //                                → how far a repair of the pool has come
 	kindPending  = 'i' // segment, shard index           → empty: not known to be referred to yet
 	kindOpLog    = 'l' // seq                            → the keys that the mutation touched
 	kindManifest = 'm' // group, upload                  → the parts of a completed upload
 	kindObject   = 'o' // bucket, key                    → the current version
 	kindPart     = 'p' // group, upload, part number     → a part
 	kindOwner    = 'r' // segment, shard index           → which record refers to the shard
+	kindScrub    = 's' //                                → how far the scrub of the drive has come
 	kindUpload   = 'u' // bucket, escaped key, upload    → an upload in progress
 	// kindVersion = 'v' is kept for versions that are not current.
 	kindWatermark = 'w' //                               → the seq up to which all mutations are complete
@@ -80,6 +82,33 @@ func PartPrefix(group int, u UploadID) []byte {
 	return append(groupPrefix(kindPart, group), u[:]...)
 }
 
+// ParsePartKey splits a part record's key.
+func ParsePartKey(k []byte) (group int, u UploadID, number int, err error) {
+	if len(k) != 1+2+len(u)+2 || k[0] != kindPart {
+		return 0, u, 0, fmt.Errorf("%w: part key", ErrInvalid)
+	}
+	copy(u[:], k[3:])
+	return GroupOfKey(k), u, int(binary.BigEndian.Uint16(k[3+len(u):])), nil
+}
+
+// ParseManifestKey splits a manifest's key.
+func ParseManifestKey(k []byte) (group int, u UploadID, err error) {
+	if len(k) != 1+2+len(u) || k[0] != kindManifest {
+		return 0, u, fmt.Errorf("%w: manifest key", ErrInvalid)
+	}
+	copy(u[:], k[3:])
+	return GroupOfKey(k), u, nil
+}
+
+// ParseBodyKey splits the key of an inline body.
+func ParseBodyKey(k []byte) (group int, i Instance, err error) {
+	if len(k) != 1+2+len(i) || k[0] != kindBody {
+		return 0, i, fmt.Errorf("%w: body key", ErrInvalid)
+	}
+	copy(i[:], k[3:])
+	return GroupOfKey(k), i, nil
+}
+
 // GroupOfKey gives the group of a key that names it: of a body, free, manifest or part record.
 func GroupOfKey(k []byte) int {
 	if len(k) < 3 {
@@ -118,6 +147,12 @@ func MapKey() []byte { return []byte{kindMap} }
 // WatermarkKey is the key of the watermark.
 func WatermarkKey() []byte { return []byte{kindWatermark} }
 
+// ScrubKey is the key of the state of a drive's scrub.
+func ScrubKey() []byte { return []byte{kindScrub} }
+
+// RepairKey is the key of the state of the pool's repair.
+func RepairKey() []byte { return []byte{kindRepair} }
+
 // ConfigKey is the key of a configuration record.
 func ConfigKey(name string) []byte { return append([]byte{kindConfig}, name...) }
 
@@ -135,8 +170,17 @@ func OwnerKey(segment [16]byte, index int) []byte { return shardKey(kindOwner, s
 
 // ParsePendingKey gives the shard of a pending mark.
 func ParsePendingKey(k []byte) (segment [16]byte, index int, err error) {
-	if len(k) != 18 || k[0] != kindPending {
-		return segment, 0, fmt.Errorf("%w: pending key", ErrInvalid)
+	return parseShardKey(kindPending, k)
+}
+
+// ParseOwnerKey gives the shard of an owner record.
+func ParseOwnerKey(k []byte) (segment [16]byte, index int, err error) {
+	return parseShardKey(kindOwner, k)
+}
+
+func parseShardKey(kind byte, k []byte) (segment [16]byte, index int, err error) {
+	if len(k) != 18 || k[0] != kind {
+		return segment, 0, fmt.Errorf("%w: shard key", ErrInvalid)
 	}
 	copy(segment[:], k[1:])
 	return segment, int(k[17]), nil
@@ -200,11 +244,22 @@ func kindRanges(kinds ...byte) []KeyRange {
 // Kind says what kind of record a key is for.
 type Kind byte
 
-// The kinds that refer to stored bytes.
+// The kinds of records.
 const (
-	ObjectRecord Kind = kindObject
-	PartRecord   Kind = kindPart
-	FreeRecord   Kind = kindFree
+	BodyRecord      Kind = kindBody
+	ConfigRecord    Kind = kindConfig
+	MapRecord       Kind = kindMap
+	FreeRecord      Kind = kindFree
+	RepairRecord    Kind = kindRepair
+	PendingRecord   Kind = kindPending
+	OpLogRecord     Kind = kindOpLog
+	ManifestRecord  Kind = kindManifest
+	ObjectRecord    Kind = kindObject
+	PartRecord      Kind = kindPart
+	OwnerRecord     Kind = kindOwner
+	ScrubRecord     Kind = kindScrub
+	UploadRecord    Kind = kindUpload
+	WatermarkRecord Kind = kindWatermark
 )
 
 // KindOf gives the kind of a key's record; 0 for an empty key.

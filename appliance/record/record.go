@@ -3,11 +3,12 @@
 // has the byte tables.
 //
 // It does no I/O and knows no drive. Invariant: decoding what was encoded gives the same value, decoding anything
-// else gives ErrInvalid or a value within the limits, and keys sort as the things that they name do.
+// else gives ErrInvalid, ErrNewer or a value within the limits, and keys sort as the things that they name do.
 package record
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/appliance/erasure"
@@ -16,6 +17,9 @@ import (
 
 // ErrInvalid marks bytes that are not a record of the kind asked for.
 var ErrInvalid = errors.New("invalid record")
+
+// ErrNewer marks a record that a newer version has written.
+var ErrNewer = errors.New("record of a newer version")
 
 // version is the first byte of every record.
 const version = 1
@@ -202,7 +206,11 @@ func DecodeUpload(b []byte, u *store.Upload) error {
 }
 
 func (d *decoder) version() {
-	if v := d.byte(); v != version && d.err == nil {
+	switch v := d.byte(); {
+	case v > version && d.err == nil:
+		d.err = fmt.Errorf("%w: it has version %d, this program reads up to %d", ErrNewer, v, version)
+		d.b = nil
+	case v != version:
 		d.fail("version")
 	}
 }

@@ -88,6 +88,15 @@ func TestRoundTrips(t *testing.T) {
 	if got, err := DecodeOwner(AppendOwner(nil, w)); err != nil || *got != *w {
 		t.Errorf("DecodeOwner = %+v, %v; want %+v", got, err, w)
 	}
+	scrub := &Scrub{Begun: stamp(7), Segment: [16]byte{1, 15: 2}, Index: 3, Shards: 4, Bytes: 1 << 40, Damaged: 1}
+	if got, err := DecodeScrub(AppendScrub(nil, scrub)); err != nil || *got != *scrub {
+		t.Errorf("DecodeScrub = %+v, %v; want %+v", got, err, scrub)
+	}
+	repair := &Repair{Epoch: 4, Lost: []uint8{1, 200}, Begun: stamp(9), Missing: 2, Slot: 5, Key: []byte("ok"), Segments: 8,
+		SegmentsDone: 7, Bytes: 6, BytesDone: 5}
+	if got, err := DecodeRepair(AppendRepair(nil, repair)); err != nil || !reflect.DeepEqual(got, repair) {
+		t.Errorf("DecodeRepair = %+v, %v; want %+v", got, err, repair)
+	}
 	if got, err := DecodeWatermark(AppendWatermark(nil, 1<<40)); err != nil || got != 1<<40 {
 		t.Errorf("DecodeWatermark = %d, %v; want %d", got, err, 1<<40)
 	}
@@ -105,8 +114,8 @@ func TestDamagedRecords(t *testing.T) {
 	}
 	newer := bytes.Clone(good)
 	newer[0] = version + 1
-	if _, err := DecodeObject(newer); !errors.Is(err, ErrInvalid) {
-		t.Errorf("DecodeObject of another version = %v; want ErrInvalid", err)
+	if _, err := DecodeObject(newer); !errors.Is(err, ErrNewer) || errors.Is(err, ErrInvalid) {
+		t.Errorf("DecodeObject of a newer version = %v; want ErrNewer", err)
 	}
 }
 
@@ -160,6 +169,8 @@ func FuzzDecode(f *testing.F) {
 		_, _ = DecodeFree(b)
 		_, _ = DecodeOwner(b)
 		_, _ = DecodeWatermark(b)
+		_, _ = DecodeScrub(b)
+		_, _ = DecodeRepair(b)
 		_, _, _, _ = ParseUploadKey(b)
 		_, _, _ = ParseObjectKey(b)
 		_, _, _, _ = NameOfKey(b)
