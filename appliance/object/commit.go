@@ -82,7 +82,9 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 		}
 		for i, slot := range todo {
 			if errs[i] != nil {
-				e.drop(int(slot), errs[i])
+				if err := e.drop(int(slot), errs[i]); err != nil {
+					return len(done) > 0, err
+				}
 			}
 		}
 	}
@@ -101,7 +103,7 @@ func onlyFull(errs []error) bool {
 
 // targets returns where a mutation of the group goes, if enough drives are in to take it.
 func (e *Engine) targets(v *placement.View, group int) ([]uint8, error) {
-	if v.CountIn() < v.Copies() {
+	if e.readOnly || v.CountIn() < v.Copies() {
 		return nil, fmt.Errorf("%w: %d drives in, writes need %d", store.ErrUnavailable, v.CountIn(), v.Copies())
 	}
 	if group == record.AllSlots {

@@ -68,11 +68,14 @@ type Engine struct {
 	log    *slog.Logger
 	io     *segment.IO
 	stores []*shardstore.Store // by slot; nil when the drive isn't here
-	checks []func() error      // by slot
+	// readOnly: too few drives are here to write to. Nothing is changed on them, the map included.
+	readOnly bool
+	checks   []func() error // by slot
 	// dropped marks the slots that failed in this run: they stay out until the next.
-	dropped  []atomic.Bool
-	outSince []atomic.Int64 // by slot: when it went out in this run, in Unix ns; 0 if it did not
-	heals    chan wound
+	dropped    []atomic.Bool
+	complained []atomic.Bool  // by slot: its failure is in the log
+	outSince   []atomic.Int64 // by slot: when it went out in this run, in Unix ns; 0 if it did not
+	heals      chan wound
 
 	view  atomic.Pointer[placement.View]
 	mapMu sync.Mutex // serialises changes of the map
@@ -115,8 +118,8 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Inspect opens a pool as Open does, recovery included, but starts no background work: nothing is cleared up or
-// mended unless Settle is called. It is for stores whose changes go nowhere (appliance/inspect): what
+// Inspect opens a pool as Open does, recovery included, but starts no background work: nothing is mended, and
+// nothing is cleared up unless ClearUp is called. It is for stores whose changes go nowhere (appliance/inspect): what
 // recovery did to them, the counters tell.
 func Inspect(ctx context.Context, cfg Config) (*Engine, error) {
 	e, err := open(ctx, cfg)
@@ -131,20 +134,21 @@ func Inspect(ctx context.Context, cfg Config) (*Engine, error) {
 
 func open(ctx context.Context, cfg Config) (*Engine, error) {
 	cfg = withDefaults(cfg)
-	m, err := newestMap(cfg.Members)
+	m, err := mapInForce(cfg.Members)
 	if err != nil {
 		return nil, err
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger,
-		io:       segment.New(segment.Config{Arena: cfg.Arena}),
-		stores:   make([]*shardstore.Store, len(m.Slots)),
-		checks:   make([]func() error, len(m.Slots)),
-		dropped:  make([]atomic.Bool, len(m.Slots)),
-		outSince: make([]atomic.Int64, len(m.Slots)),
-		heals:    make(chan wound, maxHeals),
-		mender:   mender{wake: make(chan struct{}, 1)},
-		gates:    make([]sync.RWMutex, m.Groups+1), // the last for AllSlots
+		io:         segment.New(segment.Config{Arena: cfg.Arena}),
+		stores:     make([]*shardstore.Store, len(m.Slots)),
+		checks:     make([]func() error, len(m.Slots)),
+		dropped:    make([]atomic.Bool, len(m.Slots)),
+		complained: make([]atomic.Bool, len(m.Slots)),
+		outSince:   make([]atomic.Int64, len(m.Slots)),
+		heals:      make(chan wound, maxHeals),
+		mender:     mender{wake: make(chan struct{}, 1)},
+		gates:      make([]sync.RWMutex, m.Groups+1), // the last for AllSlots
 	}
 	if err := e.seat(m); err != nil {
 		return nil, err
@@ -160,6 +164,9 @@ func open(ctx context.Context, cfg Config) (*Engine, error) {
 func (e *Engine) start(ctx context.Context) {
 	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
 	e.stop = stop
+	if e.readOnly {
+		return
+	}
 	e.done.Go(func() { e.janitor.run(bg) })
 	e.done.Go(func() { e.watch(bg) })
 	e.done.Go(func() { e.mend(bg) })

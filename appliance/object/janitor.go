@@ -3,8 +3,10 @@ package object
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/appliance/placement"
 	"github.com/millrace/millrace/appliance/record"
 	"github.com/millrace/millrace/nvme/shardstore"
 )
@@ -113,6 +115,9 @@ func (j *janitor) run(ctx context.Context) {
 func (j *janitor) flush() {
 	j.work.Lock()
 	defer j.work.Unlock()
+	if j.e.readOnly {
+		return
+	}
 	j.clearPending()
 	for j.freeRound() {
 	}
@@ -166,8 +171,9 @@ func (j *janitor) freeRound() bool {
 		item.free.Layouts = l // with those of an upload's parts: their bodies go too
 		done = append(done, item)
 	}
-	j.e.deleteShards(layouts, true)
-	j.e.removeFreed(done)
+	if j.e.deleteShards(layouts, true) {
+		j.e.removeFreed(done)
+	} // else the records stay until the next start
 	return true
 }
 
@@ -191,9 +197,9 @@ func (e *Engine) layoutsOf(item *freeItem) ([]record.Layout, error) {
 }
 
 // deleteShards frees the shards of layouts on every drive that is here. A drive that is away keeps
-// its own until it is swept on its return.
-func (e *Engine) deleteShards(layouts []record.Layout, sync bool) {
-	e.onSlots(layouts, sync, func(b *shardstore.Batch, id shardstore.ShardID) {
+// its own until it is swept on its return. It says whether all others have freed theirs.
+func (e *Engine) deleteShards(layouts []record.Layout, sync bool) bool {
+	return e.onSlots(layouts, sync, func(b *shardstore.Batch, id shardstore.ShardID) {
 		b.DeleteShard(id)
 		b.Delete(record.OwnerKey(id.Segment, int(id.Index)))
 		b.Delete(record.PendingKey(id.Segment, int(id.Index)))
@@ -203,15 +209,19 @@ func (e *Engine) deleteShards(layouts []record.Layout, sync bool) {
 // maxBatchShards bounds the shards of one commit.
 const maxBatchShards = 1024
 
-// onSlots commits, on every live drive that has shards of the layouts, what f adds to a batch for each.
-func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstore.Batch, shardstore.ShardID)) {
+// onSlots commits, on every live drive that has shards of the layouts, what f adds to a batch for each. It
+// says whether all drives that are in have it.
+func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstore.Batch, shardstore.ShardID)) bool {
+	ok := true
 	batches := make([]*shardstore.Batch, len(e.stores))
 	n := 0
 	for i := range layouts {
 		for s, seg := range layouts[i].Segments {
 			id := shardstore.SegmentID(layouts[i].Instance.Segment(s))
 			for index, slot := range seg.Slots {
-				if st := e.live(slot); st != nil {
+				if st := e.live(slot); st == nil {
+					ok = ok && e.Map().Slots[slot].State == placement.Out
+				} else {
 					if batches[slot] == nil {
 						batches[slot] = st.NewBatch()
 					}
@@ -219,28 +229,33 @@ func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstor
 				}
 			}
 			if n++; n%maxBatchShards == 0 {
-				e.commitBatches(batches, synced)
+				ok = e.commitBatches(batches, synced) && ok
 				clear(batches)
 			}
 		}
 	}
-	e.commitBatches(batches, synced)
+	return e.commitBatches(batches, synced) && ok
 }
 
-// commitBatches commits a batch a slot, in parallel; a drive that fails is dropped.
-func (e *Engine) commitBatches(batches []*shardstore.Batch, synced bool) {
+// commitBatches commits a batch a slot, in parallel; a drive that fails is dropped. It says whether
+// each has its batch or is out.
+func (e *Engine) commitBatches(batches []*shardstore.Batch, synced bool) bool {
 	var wg sync.WaitGroup
+	var spared atomic.Bool
 	for slot, b := range batches {
 		if b == nil {
 			continue
 		}
 		wg.Go(func() {
 			if err := e.stores[slot].Commit(context.Background(), b, synced); err != nil {
-				e.drop(slot, err)
+				if e.drop(slot, err) != nil {
+					spared.Store(true)
+				}
 			}
 		})
 	}
 	wg.Wait()
+	return !spared.Load()
 }
 
 // removeFreed removes free records that are worked off, with the part, body and manifest records that

@@ -138,12 +138,19 @@ func (e *Engine) openCursor(prefix []byte, groupOf func(*placement.View, []byte)
 		it, err := e.stores[slot].Scan(prefix, record.PrefixEnd(prefix))
 		if err != nil {
 			c.close()
-			e.drop(slot, err)
-			return nil, errRetryList
+			return nil, e.retryList(slot, err)
 		}
 		c.sources = append(c.sources, &source{slot: slot, it: it})
 	}
 	return c, nil
+}
+
+// retryList drops a drive that failed a listing, which may then be tried again without it.
+func (e *Engine) retryList(slot int, why error) error {
+	if err := e.drop(slot, why); err != nil {
+		return err
+	}
+	return errRetryList
 }
 
 func (c *cursor) close() {
@@ -177,8 +184,7 @@ func (c *cursor) skip(s *source) {
 		s.it.Next()
 	}
 	if err := s.it.Err(); err != nil && c.failed == nil {
-		c.failed = errRetryList
-		c.e.drop(s.slot, err)
+		c.failed = c.e.retryList(s.slot, err)
 	}
 }
 
@@ -198,8 +204,7 @@ func (c *cursor) err() error  { return c.failed }
 func (c *cursor) value() ([]byte, error) {
 	v, err := c.at.it.Value()
 	if err != nil {
-		c.e.drop(c.at.slot, err)
-		return nil, errRetryList
+		return nil, c.e.retryList(c.at.slot, err)
 	}
 	return v, nil
 }

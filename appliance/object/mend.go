@@ -54,6 +54,9 @@ func (e *Engine) mend(ctx context.Context) {
 func (e *Engine) mendOnce(ctx context.Context) error {
 	e.mender.work.Lock()
 	defer e.mender.work.Unlock()
+	if e.readOnly {
+		return nil
+	}
 	if !e.view.Load().Complete() {
 		return errIncomplete // a drive that is out may have the only copies: leave it as it is
 	}
@@ -121,7 +124,9 @@ func (e *Engine) rejoin(ctx context.Context, slot int) error {
 	if err := e.copyConfig(ctx, s); err != nil {
 		return err
 	}
-	e.changeMap(func(m *placement.Map) *placement.Map { return m.With(slot) })
+	if err := e.changeMap(func(m *placement.Map) *placement.Map { return m.With(slot) }); err != nil {
+		return err
+	}
 	e.log.Info("drive is back", "slot", slot)
 	return nil
 }
@@ -190,12 +195,15 @@ func (e *Engine) fill(ctx context.Context) error {
 		return err
 	}
 	// The commit of the map is synced, and with it all that was written to each drive before.
-	e.changeMap(func(m *placement.Map) *placement.Map {
+	err := e.changeMap(func(m *placement.Map) *placement.Map {
 		if m.Epoch != v.Epoch {
 			return nil
 		}
 		return m.FilledNow()
 	})
+	if err != nil {
+		return err
+	}
 	// Who was believed until now need not be a member: the second sweep is for those.
 	f.view = e.view.Load()
 	return f.sweep(ctx)
@@ -308,9 +316,9 @@ func (f *filler) copyKeys(from, to uint8, keys [][]byte) error {
 	}
 	err := f.e.stores[to].Commit(context.Background(), b, false)
 	if err != nil {
-		f.e.drop(int(to), err)
+		return errors.Join(err, f.e.drop(int(to), err))
 	}
-	return err
+	return nil
 }
 
 // sweepChunk deletes what a drive that isn't believed has and the leader has not, and what a drive

@@ -159,6 +159,9 @@ func (e *Engine) openShards(ctx context.Context, id shardstore.SegmentID, size i
 	var full []int
 	for {
 		v := e.view.Load()
+		if _, err := e.targets(v, record.AllSlots); err != nil {
+			return nil, erasure.Geometry{}, err
+		}
 		scheme, slots, ok := v.SegmentSlots(id[:], func(s int) bool { return slices.Contains(full, s) })
 		if !ok {
 			if len(full) > 0 {
@@ -186,7 +189,9 @@ func (e *Engine) openShards(ctx context.Context, id shardstore.SegmentID, size i
 		if errors.Is(err, shardstore.ErrFull) {
 			full = append(full, slot)
 		} else {
-			e.drop(slot, err)
+			if err := e.drop(slot, err); err != nil {
+				return nil, geo, err
+			}
 		}
 	}
 }
@@ -231,7 +236,9 @@ func (e *Engine) commitShards(set *shardSet, owner record.Owner, failed []error)
 			continue
 		}
 		set.writers[i].Abort()
-		e.drop(int(set.seg.Slots[i]), err)
+		if err := e.drop(int(set.seg.Slots[i]), err); err != nil {
+			return err
+		}
 	}
 	need := set.seg.Scheme.Data + min(1, set.seg.Scheme.Parity)
 	if safe < need {

@@ -20,7 +20,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := e.rollForward(ctx); err != nil {
 		return fmt.Errorf("roll forward: %w", err)
 	}
-	if err := e.loadBuckets(); err != nil {
+	if err := e.loadBuckets(); err != nil || e.readOnly {
 		return err
 	}
 	for _, slot := range e.view.Load().AllIn() {
@@ -58,6 +58,9 @@ func (e *Engine) rollForward(ctx context.Context) error {
 	}
 	e.seq.Store(max(last, watermark))
 	e.janitor.watermark = watermark
+	if e.readOnly {
+		return nil // any drive's word will do: what is not everywhere was not acknowledged
+	}
 	return e.complete(ctx, t)
 }
 
@@ -119,7 +122,9 @@ func (e *Engine) complete(ctx context.Context, t *tails) error {
 	mark := record.AppendWatermark(nil, e.janitor.watermark)
 	for i, err := range e.commitTo(v.AllIn(), func(b *shardstore.Batch) { b.Set(record.WatermarkKey(), mark) }) {
 		if err != nil {
-			e.drop(int(v.AllIn()[i]), err)
+			if err := e.drop(int(v.AllIn()[i]), err); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -149,7 +154,9 @@ func (e *Engine) completeOp(v *placement.View, seq uint64, t *tails, lastOf map[
 			}
 		}
 		if err := e.stores[slot].Commit(context.Background(), b, false); err != nil {
-			e.drop(int(slot), err)
+			if err := e.drop(int(slot), err); err != nil {
+				return err
+			}
 		}
 	}
 	if behind {

@@ -236,9 +236,8 @@ func (e *Engine) commitMended(w *wound, set *shardSet) error {
 		b.Set(record.OwnerKey(set.id, index), ownerValue)
 		b.Set(record.PendingKey(set.id, index), nil)
 		if err := e.stores[slot].Commit(context.Background(), b, true); err != nil {
-			e.drop(int(slot), err)
 			set.abort()
-			return nil // found again as missing
+			return e.drop(int(slot), err) // the shard is found again as missing
 		}
 	}
 	kept, err := e.refer(w, set)

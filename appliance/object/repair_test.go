@@ -2,6 +2,7 @@ package object_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -58,11 +59,14 @@ func TestLostDriveMovesToTheOthers(t *testing.T) {
 	waitFor(t, "whole redundancy on four drives", func() bool { return redundancy(t, e) == 4 })
 	closeEngine(t, e)
 
-	// Two more may go now.
+	// Two more may go now; the two that are left can be read, and are not written to.
 	b.drives[1].gone, b.drives[4].gone = true, true
 	e = b.open()
 	for key, body := range want {
 		wantBytes(t, e, "b", key, body)
+	}
+	if _, err := put(e, "b", "new", nil); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Put with two of six drives = %v; want ErrUnavailable", err)
 	}
 	closeEngine(t, e)
 

@@ -2,6 +2,7 @@ package object_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -43,6 +44,7 @@ type boxDrive struct {
 	fault  *blockdev.Fault
 	absent atomic.Bool // Present says so, at the next look
 	gone   bool        // not there at the next start
+	power  *power      // its own supply; nil: that of the box
 }
 
 func newBox(t testing.TB, scheme erasure.Scheme, drives int) *box {
@@ -82,9 +84,9 @@ func newBox(t testing.TB, scheme erasure.Scheme, drives int) *box {
 func (b *box) options(d *boxDrive) shardstore.Options {
 	d.fault = blockdev.NewFault(d.mem)
 	o := shardstore.Options{Data: d.fault, MetaFS: d.fs, MetaDir: "meta", Cache: b.cache, MetaReserveBytes: -1}
-	if b.power != nil {
-		o.Data = powered{d.fault, b.power}
-		o.MetaFS = errorfs.Wrap(d.fs, b.power)
+	if p := cmp.Or(d.power, b.power); p != nil {
+		o.Data = powered{d.fault, p}
+		o.MetaFS = errorfs.Wrap(d.fs, p)
 	}
 	return o
 }

@@ -2,15 +2,12 @@ package object
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/appliance/erasure"
 	"github.com/millrace/millrace/appliance/placement"
-	"github.com/millrace/millrace/appliance/record"
 	"github.com/millrace/millrace/nvme/shardstore"
 )
 
@@ -47,60 +44,6 @@ func Create(ctx context.Context, stores []*shardstore.Store, scheme erasure.Sche
 	return nil
 }
 
-func writeMap(ctx context.Context, s *shardstore.Store, m *placement.Map) error {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	b := s.NewBatch()
-	b.Set(record.MapKey(), text)
-	return s.Commit(ctx, b, true)
-}
-
-func readMap(s *shardstore.Store) (*placement.Map, error) {
-	text, err := s.Get(record.MapKey(), nil)
-	if err != nil {
-		return nil, err
-	}
-	m := &placement.Map{}
-	if err := json.Unmarshal(text, m); err != nil {
-		return nil, fmt.Errorf("%w: map: %w", record.ErrInvalid, err)
-	}
-	return m, m.Validate()
-}
-
-// newestMap finds the map with the highest epoch on the members.
-func newestMap(members []Member) (*placement.Map, error) {
-	var newest *placement.Map
-	seen := map[shardstore.DriveID]bool{}
-	for _, mb := range members {
-		l := mb.Store.Label()
-		if seen[l.Drive] {
-			return nil, fmt.Errorf("%w: %s", ErrDuplicateDrive, l.Drive)
-		}
-		seen[l.Drive] = true
-		m, err := readMap(mb.Store)
-		if errors.Is(err, shardstore.ErrNotFound) {
-			continue // a drive that is new to the pool
-		}
-		if err != nil {
-			return nil, fmt.Errorf("drive %s: read map: %w", l.Drive, err)
-		}
-		if newest == nil || m.Epoch > newest.Epoch {
-			newest = m
-		}
-	}
-	if newest == nil {
-		return nil, ErrNoPool
-	}
-	for _, mb := range members {
-		if l := mb.Store.Label(); l.Pool.String() != newest.Pool {
-			return nil, fmt.Errorf("%w: drive %s is of pool %s, not %s", ErrOtherPool, l.Drive, l.Pool, newest.Pool)
-		}
-	}
-	return newest, nil
-}
-
 // seat puts the members into their slots and takes the missing ones out.
 func (e *Engine) seat(m *placement.Map) error {
 	for _, mb := range e.cfg.Members {
@@ -129,62 +72,22 @@ func (e *Engine) seat(m *placement.Map) error {
 	for _, i := range missing {
 		e.log.Warn("drive is missing", "slot", i, "drive", m.Slots[i].Drive)
 	}
-	if len(missing) > 0 {
-		e.changeMap(func(m *placement.Map) *placement.Map { return m.Without(missing...) })
+	if len(missing) == 0 {
+		return nil
 	}
+	err := e.changeMap(func(m *placement.Map) *placement.Map { return m.Without(missing...) })
+	if err == nil {
+		return nil
+	}
+	// Too few to write to; they may still serve reads.
+	v := placement.NewView(m.Without(missing...), nil)
+	if !v.Complete() {
+		return fmt.Errorf("%w: %w", ErrTooFewDrives, err)
+	}
+	e.log.Error("too few drives for writes: serving reads only", "in", v.CountIn(), "needed", v.Copies())
+	e.readOnly = true
+	e.view.Store(v)
 	return nil
-}
-
-// changeMap makes the next map durable on every drive that is in under it, then puts it in force.
-// A drive that can't take it is out by a further epoch. next may return nil for no change.
-func (e *Engine) changeMap(next func(*placement.Map) *placement.Map) {
-	e.mapMu.Lock()
-	defer e.mapMu.Unlock()
-	cur := e.view.Load()
-	m := next(cur.Map)
-	for m != nil {
-		failed := e.writeMapToAll(m)
-		if len(failed) == 0 {
-			e.view.Store(placement.NewView(m, cur))
-			return
-		}
-		m = m.Without(failed...)
-	}
-}
-
-func (e *Engine) writeMapToAll(m *placement.Map) (failed []int) {
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for i, s := range m.Slots {
-		if s.State != placement.In {
-			continue
-		}
-		wg.Go(func() {
-			if err := writeMap(context.Background(), e.stores[i], m); err != nil {
-				e.log.Error("drive is out", "slot", i, "err", err)
-				mu.Lock()
-				failed = append(failed, i)
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	return failed
-}
-
-// drop takes a slot out, durably, because of why.
-func (e *Engine) drop(slot int, why error) {
-	e.changeMap(func(m *placement.Map) *placement.Map {
-		if m.Slots[slot].State == placement.Out {
-			return nil
-		}
-		e.counters.DroppedDrives.Add(1)
-		e.dropped[slot].Store(true)
-		e.outSince[slot].Store(time.Now().UnixNano())
-		e.log.Error("drive is out", "slot", slot, "drive", m.Slots[slot].Drive, "err", why)
-		return m.Without(slot)
-	})
-	e.mender.nudge()
 }
 
 // live returns the drive in a slot if it can serve reads: shards are never overwritten, so also
@@ -212,7 +115,7 @@ func (e *Engine) watch(ctx context.Context) {
 		}
 		for _, slot := range e.view.Load().AllIn() {
 			if err := e.check(int(slot)); err != nil {
-				e.drop(int(slot), err)
+				_ = e.drop(int(slot), err) // it stays in if it can't be spared
 			}
 		}
 	}

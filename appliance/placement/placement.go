@@ -49,8 +49,6 @@ type Slot struct {
 	State         State  `json:"state"`
 	// Filled is the state as of the last complete fill (Stale if it went out since).
 	Filled State `json:"filled"`
-	// OutEpoch is the epoch by which the slot last went out; 0 if never.
-	OutEpoch uint64 `json:"outEpoch,omitempty"`
 }
 
 // Map is the state of a pool's slots at an epoch. It is stored as JSON on every drive that is in.
@@ -102,7 +100,7 @@ func (m *Map) Without(slots ...int) *Map {
 	c := m.Clone()
 	c.Epoch++
 	for _, i := range slots {
-		c.Slots[i].State, c.Slots[i].OutEpoch = Out, c.Epoch
+		c.Slots[i].State = Out
 		if c.Slots[i].Filled == In {
 			c.Slots[i].Filled = Stale
 		}
