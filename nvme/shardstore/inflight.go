@@ -31,6 +31,8 @@ func (g *gate) leave() {
 	}
 }
 
+func (g *gate) closed() bool { return g.n.Load() < 0 }
+
 // close returns when nobody is inside. It must be called once.
 func (g *gate) close() {
 	if g.n.Add(gateClosed) == gateClosed {

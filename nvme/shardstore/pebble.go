@@ -50,7 +50,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 	po := &pebble.Options{
 		FS:                          s.guard,
 		Logger:                      pebbleLogger{s.guard, s.log},
-		EventListener:               pebbleEvents(s.guard, s.log),
+		EventListener:               s.pebbleEvents(),
 		FormatMajorVersion:          metaFormat,
 		MemTableSize:                uint64(o.MemTableBytes),
 		MemTableStopWritesThreshold: 4,
@@ -72,38 +72,68 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 	return po
 }
 
-// openPebble opens the metadata. It runs Pebble on a goroutine of its own: whatever damaged files
-// make Pebble do there, a panic or a fatal log line included, ends up as an error.
+// openPebble opens the metadata. A Pebble that opens on a drive that died meanwhile is closed again.
 func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
 	po := s.pebbleOptions(o)
 	po.ErrorIfExists, po.ErrorIfNotExists = create, !create
-	var db *pebble.DB
-	err := errors.New("metadata: opening ended early")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil {
-				err = corruptf("metadata: %v", p)
-			}
-		}()
-		db, err = pebble.Open(o.MetaDir, po)
-	}()
-	<-done
-	mark := s.guard.Err()
-	if err == nil && mark == nil {
+	sched := newScheduler(s.guard)
+	po.Experimental.CompactionScheduler = sched
+	db, err := apart(s.guard, func() (*pebble.DB, error) {
+		db, err := pebble.Open(o.MetaDir, po)
+		if mark := s.guard.Err(); err == nil && mark != nil {
+			_ = db.Close() // what matters is the mark
+			return nil, mark
+		}
+		return db, err
+	})
+	switch mark := s.guard.Err(); {
+	case err == nil:
+		sched.open()
 		return db, nil
-	}
-	if err == nil {
-		db.Close()
-	}
-	if mark != nil {
-		return nil, fmt.Errorf("open metadata: %w", mark)
-	}
-	if pebble.IsCorruptionError(err) {
-		return nil, fmt.Errorf("open metadata: %w: %w", ErrCorrupt, err)
+	case mark != nil:
+		err = mark
+	case pebble.IsCorruptionError(err):
+		err = fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return nil, fmt.Errorf("open metadata: %w", err)
+}
+
+// abandonAfter bounds the wait for Pebble on a dead drive, where it may have lost a goroutine.
+const abandonAfter = 3 * time.Second
+
+// errLeft is the error of work that ended early, or was left behind.
+var errLeft = errors.New("metadata store stopped")
+
+// apart runs fn on a goroutine of its own. Whatever damaged files make Pebble do there, a panic or
+// a fatal log line included, ends up as an error; and on a dead drive it is waited for only so long.
+func apart[T any](guard *guardfs.FS, fn func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		r := result{err: errLeft}
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = corruptf("metadata: %v", p)
+			}
+			done <- r
+		}()
+		r.value, r.err = fn()
+	}()
+	var r result
+	for {
+		dead := guard.Err() != nil
+		select {
+		case r = <-done:
+			return r.value, r.err
+		case <-time.After(abandonAfter):
+			if dead {
+				return r.value, errLeft
+			}
+		}
+	}
 }
 
 // pebbleLogger keeps Pebble's fatal errors from ending the process.
@@ -125,22 +155,24 @@ func (l pebbleLogger) Fatalf(format string, args ...any) {
 }
 
 // errorBackoff slows down Pebble's retries, which come without a pause of their own.
-const errorBackoff = 50 * time.Millisecond
+const errorBackoff = 10 * time.Millisecond
 
-func pebbleEvents(guard *guardfs.FS, log *slog.Logger) *pebble.EventListener {
+func (s *Store) pebbleEvents() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			if errors.Is(err, pebble.ErrCancelledCompaction) {
 				return
 			}
-			guard.Fail(fmt.Errorf("metadata: %w", err))
-			time.Sleep(errorBackoff)
+			s.guard.Fail(fmt.Errorf("metadata: %w", err))
+			if !s.gate.closed() { // else one for each table that can't be read would add up
+				time.Sleep(errorBackoff)
+			}
 		},
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			guard.Fail(fmt.Errorf("metadata: %w: %s", ErrCorrupt, info))
+			s.guard.Fail(fmt.Errorf("metadata: %w: %s", ErrCorrupt, info))
 		},
 		DiskSlow: func(info pebble.DiskSlowInfo) {
-			log.Warn("metadata slow", "event", info.String())
+			s.log.Warn("metadata slow", "event", info.String())
 		},
 	}
 }

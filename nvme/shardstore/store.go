@@ -214,35 +214,13 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
-// closeTimeout bounds the wait for a dead drive's Pebble, which may have lost a goroutine.
-const closeTimeout = 10 * time.Second
-
 // closePebble ends up with an error whatever a dead drive makes Pebble do.
 func (s *Store) closePebble() error {
-	done := make(chan error, 1)
-	go func() {
-		err := errors.New("closing ended early")
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("%v", p)
-			}
-			done <- err
-		}()
-		err = s.db.Close()
-	}()
-	for {
-		select {
-		case err := <-done:
-			if dead := s.Err(); dead != nil || err == nil {
-				return dead
-			}
-			return fmt.Errorf("close metadata: %w", err)
-		case <-time.After(closeTimeout):
-			if dead := s.Err(); dead != nil {
-				return dead
-			}
-		}
+	_, err := apart(s.guard, func() (struct{}, error) { return struct{}{}, s.db.Close() })
+	if dead := s.Err(); dead != nil || err == nil {
+		return dead
 	}
+	return fmt.Errorf("close metadata: %w", err)
 }
 
 // Stats gives the counters. It waits for nothing on the data path.
