@@ -47,7 +47,12 @@ func (e *Engine) cancel(m *mutation) { e.inflight.end(m.seq) }
 // and the mutation goes to the one that takes its place, until every target of the map in force has it.
 // applied says whether any drive has it: after an error with applied true, it may show or not.
 func (e *Engine) apply(m *mutation) (applied bool, err error) {
-	defer e.inflight.end(m.seq)
+	defer func() {
+		// One that is on some drives only is never settled: the next start completes it.
+		if err == nil || !applied {
+			e.inflight.end(m.seq)
+		}
+	}()
 	gate := &e.gates[min(m.group, len(e.gates)-1)]
 	gate.RLock()
 	defer gate.RUnlock()

@@ -105,6 +105,7 @@ type Counters struct {
 	RolledForward  atomic.Uint64 // mutations completed at open
 	OrphanShards   atomic.Uint64 // shards of broken-off writes freed at open
 	MendedShards   atomic.Uint64 // shards made anew
+	Resynced       atomic.Uint64 // drives brought up to date from the op-logs
 }
 
 // Open opens the pool that the members belong to. Drives of the map that are not among them are

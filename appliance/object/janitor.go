@@ -19,7 +19,7 @@ const (
 	maxQueued = 100_000
 	// opLogKeep is how many mutations the op-log reaches back; a drive away for fewer can be
 	// brought up to date from it.
-	opLogKeep = 100_000
+	opLogKeep = 1 << 17
 	opLogStep = 4096
 )
 
@@ -43,8 +43,10 @@ type janitor struct {
 	missed  bool // the queue was full: scan for what isn't in it
 	settled []record.Layout
 
-	trimmed   uint64 // the op-log is empty up to here
-	watermark uint64
+	deferred   bool   // free records wait for a drive that is away
+	triedEpoch uint64 // the epoch of the last try of those
+
+	mark record.Watermark
 }
 
 func newJanitor(e *Engine) *janitor {
@@ -173,8 +175,26 @@ func (j *janitor) freeRound() bool {
 	}
 	if j.e.deleteShards(layouts, true) {
 		j.e.removeFreed(done)
-	} // else the records stay until the next start
+	} else {
+		j.mu.Lock()
+		j.deferred = true
+		j.mu.Unlock()
+	}
 	return true
+}
+
+// retry queues the free records that wait for a drive that was away, once for each map.
+func (j *janitor) retry(epoch uint64) error {
+	j.mu.Lock()
+	again := j.deferred && j.triedEpoch != epoch
+	if again {
+		j.deferred, j.triedEpoch = false, epoch
+	}
+	j.mu.Unlock()
+	if !again {
+		return nil
+	}
+	return j.e.queueFrees()
 }
 
 // layoutsOf gives all layouts that a free record covers.
@@ -196,8 +216,8 @@ func (e *Engine) layoutsOf(item *freeItem) ([]record.Layout, error) {
 	return layouts, err
 }
 
-// deleteShards frees the shards of layouts on every drive that is here. A drive that is away keeps
-// its own until it is swept on its return. It says whether all others have freed theirs.
+// deleteShards frees the shards of layouts on every drive that is here. It says whether all have freed theirs
+// but those of drives that are given up, which are swept if they ever come back.
 func (e *Engine) deleteShards(layouts []record.Layout, sync bool) bool {
 	return e.onSlots(layouts, sync, func(b *shardstore.Batch, id shardstore.ShardID) {
 		b.DeleteShard(id)
@@ -220,7 +240,7 @@ func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstor
 			id := shardstore.SegmentID(layouts[i].Instance.Segment(s))
 			for index, slot := range seg.Slots {
 				if st := e.live(slot); st == nil {
-					ok = ok && e.Map().Slots[slot].State == placement.Out
+					ok = ok && e.Map().Slots[slot].State == placement.Lost
 				} else {
 					if batches[slot] == nil {
 						batches[slot] = st.NewBatch()
@@ -301,23 +321,21 @@ func (f *freeItem) removeFrom(b *shardstore.Batch) {
 // trimOpLog persists the watermark and forgets old entries, once in a while.
 func (j *janitor) trimOpLog() {
 	settled := j.e.inflight.settled(&j.e.seq)
-	if settled < j.watermark+opLogStep {
+	if settled < j.mark.Seq+opLogStep {
 		return
 	}
-	j.watermark = settled
+	from := j.mark.Trimmed
+	j.mark = record.Watermark{Seq: settled, Trimmed: max(from, max(settled, opLogKeep)-opLogKeep)}
 	batches := make([]*shardstore.Batch, len(j.e.stores))
 	for _, slot := range j.e.view.Load().AllIn() {
 		b := j.e.stores[slot].NewBatch()
-		b.Set(record.WatermarkKey(), record.AppendWatermark(nil, settled))
-		if settled > opLogKeep {
-			b.DeleteRange(record.OpLogKey(j.trimmed), record.OpLogKey(settled-opLogKeep))
+		b.Set(record.WatermarkKey(), record.AppendWatermark(nil, j.mark))
+		if j.mark.Trimmed > from {
+			b.DeleteRange(record.OpLogKey(from), record.OpLogKey(j.mark.Trimmed))
 		}
 		batches[slot] = b
 	}
 	j.e.commitBatches(batches, false)
-	if settled > opLogKeep {
-		j.trimmed = settled - opLogKeep
-	}
 }
 
 // quiet says whether nothing is queued.

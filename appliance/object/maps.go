@@ -128,7 +128,7 @@ func (e *Engine) changeMap(next func(*placement.Map) *placement.Map) error {
 // noteOut remembers which slots the change from one map to the other took out.
 func (e *Engine) noteOut(from, to *placement.Map) {
 	for slot, s := range to.Slots {
-		if s.State == placement.Out && from.Slots[slot].State == placement.In {
+		if s.State != placement.In && from.Slots[slot].State == placement.In {
 			e.dropped[slot].Store(e.stores[slot] != nil)
 			e.outSince[slot].Store(time.Now().UnixNano())
 			e.counters.DroppedDrives.Add(1)
@@ -160,7 +160,7 @@ func (e *Engine) writeMapToAll(m *placement.Map) (failed []int) {
 // drop takes a slot out, durably, because of why. It returns an error if the slot can't be spared.
 func (e *Engine) drop(slot int, why error) error {
 	err := e.changeMap(func(m *placement.Map) *placement.Map {
-		if m.Slots[slot].State == placement.Out {
+		if m.Slots[slot].State != placement.In {
 			return nil
 		}
 		return m.Without(slot)

@@ -61,11 +61,15 @@ func (e *Engine) mendOnce(ctx context.Context) error {
 		return errIncomplete // a drive that is out may have the only copies: leave it as it is
 	}
 	for slot, s := range e.view.Load().Slots {
-		if s.State == placement.Out && e.live(uint8(slot)) != nil && !e.dropped[slot].Load() {
-			if err := e.rejoin(ctx, slot); err != nil {
-				return fmt.Errorf("slot %d: rejoin: %w", slot, err)
-			}
+		if s.State == placement.In {
+			continue
 		}
+		if err := e.mendSlot(ctx, slot, s.State); err != nil {
+			return fmt.Errorf("slot %d: %w", slot, err)
+		}
+	}
+	if err := e.janitor.retry(e.view.Load().Epoch); err != nil {
+		return err
 	}
 	if e.view.Load().NeedsFill() {
 		if err := e.fill(ctx); err != nil {
@@ -78,14 +82,22 @@ func (e *Engine) mendOnce(ctx context.Context) error {
 	return e.repairIfNeeded(ctx)
 }
 
+// mendSlot asks a slot in whose drive is here and well, or gives up one that has been out for long.
+func (e *Engine) mendSlot(ctx context.Context, slot int, state placement.State) error {
+	if e.live(uint8(slot)) != nil && !e.dropped[slot].Load() {
+		return e.rejoin(ctx, slot)
+	}
+	since := time.Unix(0, e.outSince[slot].Load())
+	if state == placement.Lost || time.Since(since) < e.cfg.RelocateAfter {
+		return nil
+	}
+	e.log.Warn("drive is given up: what it had is made anew on the others", "slot", slot)
+	return e.changeMap(func(m *placement.Map) *placement.Map { return m.Lose(slot) })
+}
+
 // repairIfNeeded repairs once for each state of the pool that may have left shards missing.
 func (e *Engine) repairIfNeeded(ctx context.Context) error {
 	state := repairState{epoch: e.view.Load().Epoch, degraded: e.counters.DegradedWrites.Load()}
-	for slot := range e.stores {
-		if e.lostForGood(uint8(slot)) {
-			state.lost++
-		}
-	}
 	if state == e.repaired {
 		return nil
 	}
@@ -97,89 +109,7 @@ func (e *Engine) repairIfNeeded(ctx context.Context) error {
 }
 
 // repairState is what a repair depends on.
-type repairState struct {
-	epoch, degraded uint64
-	lost            int
-}
-
-// rejoin asks a drive in that was away: its records are worth nothing, its shards are (they are
-// never overwritten) unless nothing refers to them any more.
-func (e *Engine) rejoin(ctx context.Context, slot int) error {
-	s := e.stores[slot]
-	b := s.NewBatch()
-	for _, r := range record.UnseatedRanges() {
-		b.DeleteRange(r.Lower, r.Upper)
-	}
-	if err := s.Commit(ctx, b, true); err != nil {
-		return err
-	}
-	if err := e.resolvePending(uint8(slot)); err != nil {
-		return err
-	}
-	if err := e.sweepShards(ctx, uint8(slot)); err != nil {
-		return err
-	}
-	e.buckets.change.Lock()
-	defer e.buckets.change.Unlock()
-	if err := e.copyConfig(ctx, s); err != nil {
-		return err
-	}
-	if err := e.changeMap(func(m *placement.Map) *placement.Map { return m.With(slot) }); err != nil {
-		return err
-	}
-	e.log.Info("drive is back", "slot", slot)
-	return nil
-}
-
-// sweepShards frees the shards of a drive that no record refers to.
-func (e *Engine) sweepShards(ctx context.Context, slot uint8) error {
-	s := e.stores[slot]
-	c := chunks{s: s}
-	defer c.close()
-	err := s.Shards(shardstore.ShardID{}, func(id shardstore.ShardID, _ shardstore.ShardInfo) error {
-		referred, err := e.isReferred(slot, id.Segment, int(id.Index))
-		if err != nil || referred {
-			return err
-		}
-		e.counters.OrphanShards.Add(1)
-		return errors.Join(ctx.Err(), c.add(func(b *shardstore.Batch) {
-			b.DeleteShard(id)
-			b.Delete(record.OwnerKey(id.Segment, int(id.Index)))
-		}))
-	})
-	if err != nil {
-		return err
-	}
-	return c.end()
-}
-
-func (e *Engine) copyConfig(ctx context.Context, to *shardstore.Store) error {
-	slots := e.configSlots()
-	if len(slots) == 0 {
-		return errors.New("no drive has the configuration")
-	}
-	prefix := record.ConfigKey("")
-	it, err := e.stores[slots[0]].Scan(prefix, record.PrefixEnd(prefix))
-	if err != nil {
-		return err
-	}
-	defer it.Close()
-	c := chunks{s: to}
-	defer c.close()
-	for it.First(); it.Valid() && ctx.Err() == nil; it.Next() {
-		value, err := it.Value()
-		if err == nil {
-			err = c.add(func(b *shardstore.Batch) { b.Set(it.Key(), value) })
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(it.Err(), ctx.Err()); err != nil {
-		return err
-	}
-	return c.end()
-}
+type repairState struct{ epoch, degraded uint64 }
 
 // fill gives every member of every group the records that it lacks, and takes from each drive
 // those that it has no business with. Then the map says so, if it is still the one that the fill began with.

@@ -41,64 +41,48 @@ type tails struct {
 func (e *Engine) rollForward(ctx context.Context) error {
 	t := &tails{ops: map[uint64]*record.Op{}, have: map[uint64][]uint8{}}
 	slots := e.view.Load().AllIn()
-	var watermark, last uint64
+	mark := &e.janitor.mark
 	for _, slot := range slots {
 		w, err := readWatermark(e.stores[slot])
 		if err != nil {
 			return fmt.Errorf("slot %d: %w", slot, err)
 		}
-		watermark = max(watermark, w)
+		mark.Seq, mark.Trimmed = max(mark.Seq, w.Seq), max(mark.Trimmed, w.Trimmed)
 	}
+	last := mark.Seq
 	for _, slot := range slots {
-		n, err := t.read(e.stores[slot], slot, watermark)
+		err := eachOp(e.stores[slot], mark.Seq, func(seq uint64, op *record.Op) error {
+			if t.ops[seq] == nil {
+				t.ops[seq] = op
+			}
+			t.have[seq] = append(t.have[seq], slot)
+			last = max(last, seq)
+			return nil
+		})
 		if err != nil {
 			return fmt.Errorf("slot %d: op-log: %w", slot, err)
 		}
-		last = max(last, n)
 	}
-	e.seq.Store(max(last, watermark))
-	e.janitor.watermark = watermark
+	e.seq.Store(last + seqGap)
 	if e.readOnly {
 		return nil // any drive's word will do: what is not everywhere was not acknowledged
 	}
 	return e.complete(ctx, t)
 }
 
-func readWatermark(s *shardstore.Store) (uint64, error) {
+// seqGap is left in the sequence at every start, more than can have been in flight: a drive that is away
+// may have entries of mutations that nobody else has, and theirs must not be taken for other ones.
+const seqGap = 4096
+
+func readWatermark(s *shardstore.Store) (w record.Watermark, err error) {
 	value, err := s.Get(record.WatermarkKey(), nil)
 	if errors.Is(err, shardstore.ErrNotFound) {
-		return 0, nil
+		return w, nil
 	}
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	return record.DecodeWatermark(value)
-}
-
-func (t *tails) read(s *shardstore.Store, slot uint8, watermark uint64) (last uint64, err error) {
-	it, err := s.Scan(record.OpLogKey(watermark+1), record.PrefixEnd(record.OpLogPrefix()))
-	if err != nil {
-		return 0, err
-	}
-	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
-		seq, err := record.ParseOpLogKey(it.Key())
-		if err != nil {
-			return 0, err
-		}
-		value, err := it.Value()
-		if err != nil {
-			return 0, err
-		}
-		if t.ops[seq] == nil {
-			if t.ops[seq], err = record.DecodeOp(value); err != nil {
-				return 0, err
-			}
-		}
-		t.have[seq] = append(t.have[seq], slot)
-		last = seq
-	}
-	return last, it.Err()
 }
 
 // complete applies each entry that a target lacks. The state of a key is copied from a drive that
@@ -119,7 +103,7 @@ func (e *Engine) complete(ctx context.Context, t *tails) error {
 			return err
 		}
 	}
-	mark := record.AppendWatermark(nil, e.janitor.watermark)
+	mark := record.AppendWatermark(nil, e.janitor.mark)
 	for i, err := range e.commitTo(v.AllIn(), func(b *shardstore.Batch) { b.Set(record.WatermarkKey(), mark) }) {
 		if err != nil {
 			if err := e.drop(int(v.AllIn()[i]), err); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/millrace/millrace/appliance/erasure"
 	"github.com/millrace/millrace/appliance/placement"
@@ -120,10 +119,11 @@ func (e *Engine) missing(l *record.Layout, i int) (bad []int) {
 	id := shardstore.SegmentID(l.Instance.Segment(i))
 	for index, slot := range l.Segments[i].Slots {
 		s := e.live(slot)
+		if e.lostForGood(slot) {
+			bad = append(bad, index)
+			continue
+		}
 		if s == nil {
-			if e.lostForGood(slot) {
-				bad = append(bad, index)
-			}
 			continue
 		}
 		_, err := s.ShardInfo(shardstore.ShardID{Segment: id, Index: uint8(index)})
@@ -137,11 +137,7 @@ func (e *Engine) missing(l *record.Layout, i int) (bad []int) {
 // lostForGood says whether a slot has been out for so long that its shards move elsewhere.
 func (e *Engine) lostForGood(slot uint8) bool {
 	v := e.view.Load()
-	if int(slot) >= len(v.Slots) || v.Slots[slot].State == placement.In {
-		return false
-	}
-	since := e.outSince[slot].Load()
-	return since != 0 && time.Since(time.Unix(0, since)) > e.cfg.RelocateAfter
+	return int(slot) < len(v.Slots) && v.Slots[slot].State == placement.Lost
 }
 
 // ownerOf asks the shards of a segment whose they are.

@@ -65,7 +65,7 @@ func (e *Engine) seat(m *placement.Map) error {
 	}
 	e.view.Store(placement.NewView(m, nil))
 	for i, s := range m.Slots {
-		if s.State == placement.Out || e.stores[i] == nil {
+		if s.State != placement.In || e.stores[i] == nil {
 			e.outSince[i].Store(time.Now().UnixNano())
 		}
 	}

@@ -35,8 +35,12 @@ type State string
 const (
 	// In: the slot takes part.
 	In State = "in"
-	// Out: the slot's drive is missing, failed, or not yet asked in.
+	// Out: the slot's drive is missing, failed, or not yet asked in. What is freed meanwhile is
+	// remembered for it.
 	Out State = "out"
+	// Lost: it has been out for so long that its shards are made anew elsewhere, and nothing is
+	// remembered for it.
+	Lost State = "lost"
 	// Stale is used in Map.Filled only: the slot was in at the last fill and has been out since,
 	// so it keeps its place in the order but can't be believed.
 	Stale State = "stale"
@@ -78,7 +82,7 @@ func (m *Map) Validate() error {
 		if s.CapacityBytes <= 0 || s.CapacityBytes > maxCapacity {
 			return fmt.Errorf("%w: slot %d: capacity %d", ErrInvalidMap, i, s.CapacityBytes)
 		}
-		if s.State != In && s.State != Out {
+		if s.State != In && s.State != Out && s.State != Lost {
 			return fmt.Errorf("%w: slot %d: state %q", ErrInvalidMap, i, s.State)
 		}
 		if s.Filled != In && s.Filled != Out && s.Filled != Stale {
@@ -108,6 +112,32 @@ func (m *Map) Without(slots ...int) *Map {
 	return c
 }
 
+// Lose returns the map of the next epoch, with that slot given up.
+func (m *Map) Lose(slot int) *Map {
+	c := m.Clone()
+	c.Epoch++
+	c.Slots[slot].State = Lost
+	return c
+}
+
+// Restore returns the map of the next epoch, with that slot in and believed: its drive has all
+// that it should.
+func (m *Map) Restore(slot int) *Map {
+	c := m.With(slot)
+	c.Slots[slot].Filled = In
+	return c
+}
+
+// DiffersOnlyIn says whether the slots of two maps of one pool stand alike, but for that one.
+func (m *Map) DiffersOnlyIn(other *Map, slot int) bool {
+	for i, s := range m.Slots {
+		if o := other.Slots[i]; i != slot && (s.State == In) != (o.State == In) {
+			return false
+		}
+	}
+	return len(m.Slots) == len(other.Slots)
+}
+
 // With returns the map of the next epoch, with that slot in but not filled.
 func (m *Map) With(slot int) *Map {
 	c := m.Clone()
@@ -121,7 +151,7 @@ func (m *Map) FilledNow() *Map {
 	c := m.Clone()
 	c.Epoch++
 	for i := range c.Slots {
-		c.Slots[i].Filled = c.Slots[i].State
+		c.Slots[i].Filled = filled(c.Slots[i].State)
 	}
 	return c
 }
@@ -129,11 +159,19 @@ func (m *Map) FilledNow() *Map {
 // NeedsFill says whether some group may have a member without its records.
 func (m *Map) NeedsFill() bool {
 	for _, s := range m.Slots {
-		if s.State != s.Filled {
+		if filled(s.State) != s.Filled {
 			return true
 		}
 	}
 	return false
+}
+
+// filled is what Filled is after a fill.
+func filled(s State) State {
+	if s == In {
+		return In
+	}
+	return Out
 }
 
 // CountIn returns the number of slots that are in.

@@ -1,7 +1,5 @@
 package record
 
-import "encoding/binary"
-
 // maxKeys bounds the keys of an op-log entry, and the layouts of a free record.
 const maxKeys = 1 << 15
 
@@ -115,20 +113,26 @@ func DecodeOwner(b []byte) (*Owner, error) {
 	return o, nil
 }
 
-// AppendWatermark appends an encoded seq to dst.
-func AppendWatermark(dst []byte, seq uint64) []byte {
-	return binary.BigEndian.AppendUint64(append(dst, version), seq)
+// Watermark says how far a drive's op-log is settled, and from where on it is whole.
+type Watermark struct {
+	Seq     uint64 // all mutations up to it are complete
+	Trimmed uint64 // entries before it may be gone
+}
+
+// AppendWatermark appends the encoded record to dst.
+func AppendWatermark(dst []byte, w Watermark) []byte {
+	e := encoder{append(dst, version)}
+	e.uvarint(w.Seq)
+	e.uvarint(w.Trimmed)
+	return e.b
 }
 
 // DecodeWatermark decodes a watermark.
-func DecodeWatermark(b []byte) (uint64, error) {
+func DecodeWatermark(b []byte) (Watermark, error) {
 	d := decoder{b: b}
 	d.version()
-	v := d.bytes(8)
-	if err := d.end(); err != nil {
-		return 0, err
-	}
-	return binary.BigEndian.Uint64(v), nil
+	w := Watermark{Seq: d.uvarint(), Trimmed: d.uvarint()}
+	return w, d.end()
 }
 
 func (d *decoder) group() int {

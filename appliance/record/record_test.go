@@ -97,8 +97,8 @@ func TestRoundTrips(t *testing.T) {
 	if got, err := DecodeRepair(AppendRepair(nil, repair)); err != nil || !reflect.DeepEqual(got, repair) {
 		t.Errorf("DecodeRepair = %+v, %v; want %+v", got, err, repair)
 	}
-	if got, err := DecodeWatermark(AppendWatermark(nil, 1<<40)); err != nil || got != 1<<40 {
-		t.Errorf("DecodeWatermark = %d, %v; want %d", got, err, 1<<40)
+	if got, err := DecodeWatermark(AppendWatermark(nil, Watermark{1 << 40, 5})); err != nil || got != (Watermark{1 << 40, 5}) {
+		t.Errorf("DecodeWatermark = %v, %v; want %d and 5", got, err, 1<<40)
 	}
 }
 

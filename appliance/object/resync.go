@@ -1,0 +1,165 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/appliance/placement"
+	"github.com/millrace/millrace/appliance/record"
+	"github.com/millrace/millrace/nvme/shardstore"
+)
+
+// maxResync bounds the keys of a resync, which are held in memory; beyond it a fill is as good.
+const maxResync = 4 * opLogKeep
+
+// resync brings a drive that was away up to date from the op-logs: it gets the present state of every key
+// that a mutation touched since, here or on the drive itself. It says whether that could be done.
+//
+// The drive's watermark W says that all mutations up to W are on it, and all that were acknowledged
+// by the time it left are on it too, since a drive that misses one is out before that is acknowledged.
+func (e *Engine) resync(ctx context.Context, slot int) (done bool, err error) {
+	s := e.stores[slot]
+	last, err := readMap(s)
+	if err != nil {
+		return false, nil // it is new here
+	}
+	v := e.view.Load()
+	mark, err := readWatermark(s)
+	if err != nil {
+		return false, err
+	}
+	if v.Slots[slot].State != placement.Out || last.Slots[slot].Filled != placement.In ||
+		last.NeedsFill() || v.NeedsFill() || !v.DiffersOnlyIn(last, slot) || !e.reachesBack(mark.Seq) {
+		return false, nil
+	}
+	e.buckets.change.Lock()
+	defer e.buckets.change.Unlock()
+	if err := e.copyConfig(ctx, s); err != nil {
+		return false, err
+	}
+	// From the next map on it gets all mutations; what it lacks is what was logged up to then.
+	upTo := e.seq.Load()
+	if err := e.changeMap(func(m *placement.Map) *placement.Map { return m.With(slot) }); err != nil {
+		return false, err
+	}
+	keys, err := e.touchedSince(ctx, mark.Seq)
+	if err != nil || len(keys) > maxResync {
+		return false, errors.Join(err, e.drop(slot, errors.New("not to be brought up to date from the op-logs")))
+	}
+	if err := e.copyTouched(ctx, uint8(slot), keys); err != nil {
+		return false, err
+	}
+	// Its own entries may be of mutations that nobody else has: they are undone now.
+	b := s.NewBatch()
+	b.DeleteRange(record.OpLogKey(mark.Seq+1), record.OpLogKey(upTo+1))
+	if err := s.Commit(ctx, b, true); err != nil {
+		return false, err
+	}
+	if err := e.resolvePending(uint8(slot)); err != nil {
+		return false, err
+	}
+	err = e.changeMap(func(m *placement.Map) *placement.Map { return m.Restore(slot) })
+	if err != nil {
+		return false, err
+	}
+	e.counters.Resynced.Add(1)
+	e.log.Info("drive is back, brought up to date", "slot", slot, "keys", len(keys))
+	f := &filler{e: e, view: e.view.Load()}
+	return true, f.sweep(ctx)
+}
+
+// reachesBack says whether the op-logs of all drives have every entry after seq.
+func (e *Engine) reachesBack(seq uint64) bool {
+	for _, slot := range e.view.Load().AllIn() {
+		w, err := readWatermark(e.stores[slot])
+		if err != nil || w.Trimmed > seq+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// touchedSince gives the keys of all op-log entries after seq, of every drive that is in, each with
+// its group.
+func (e *Engine) touchedSince(ctx context.Context, seq uint64) (map[string]int, error) {
+	keys := map[string]int{}
+	for _, slot := range e.view.Load().AllIn() {
+		err := eachOp(e.stores[slot], seq, func(_ uint64, op *record.Op) error {
+			for _, k := range op.Keys {
+				if len(keys) <= maxResync {
+					keys[string(k)] = op.Group
+				}
+			}
+			return ctx.Err()
+		})
+		if err != nil {
+			return nil, fmt.Errorf("slot %d: op-log: %w", slot, err)
+		}
+	}
+	return keys, nil
+}
+
+// eachOp calls f with the op-log entries of a drive after seq, in order.
+func eachOp(s *shardstore.Store, seq uint64, f func(uint64, *record.Op) error) error {
+	it, err := s.Scan(record.OpLogKey(seq+1), record.PrefixEnd(record.OpLogPrefix()))
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		n, err := record.ParseOpLogKey(it.Key())
+		if err != nil {
+			return err
+		}
+		value, err := it.Value()
+		if err != nil {
+			return err
+		}
+		op, err := record.DecodeOp(value)
+		if err != nil {
+			return err
+		}
+		if err := f(n, op); err != nil {
+			return err
+		}
+	}
+	return it.Err()
+}
+
+// copyTouched gives a drive the present state of the keys that it should have.
+func (e *Engine) copyTouched(ctx context.Context, slot uint8, keys map[string]int) error {
+	v := e.view.Load()
+	byGroup := map[int][][]byte{}
+	for k, group := range keys {
+		if group < v.Groups && slices.Contains(v.Members(group), slot) {
+			byGroup[group] = append(byGroup[group], []byte(k))
+		}
+	}
+	f := &filler{e: e, view: v}
+	for group, keys := range byGroup {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		lead := v.Lead(group)
+		if lead < 0 || lead == int(slot) {
+			return fmt.Errorf("group %d has no other member", group)
+		}
+		if err := e.copyGroup(f, group, uint8(lead), slot, keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) copyGroup(f *filler, group int, from, to uint8, keys [][]byte) error {
+	e.gates[group].Lock()
+	defer e.gates[group].Unlock()
+	for some := range slices.Chunk(keys, copyBatch) {
+		if err := f.copyKeys(from, to, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
