@@ -1,0 +1,261 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/verbs"
+)
+
+// link is what two sides agreed on when they made a connection.
+type link struct {
+	crc     bool
+	ord     int  // READs that this side may have outstanding
+	speak   bool // this side may send at once
+	private []byte
+}
+
+// Dial makes a connection to the TCP port QPN at the address GID. The LID is not looked at.
+func (d *Device) Dial(ctx context.Context, to verbs.Endpoint, private []byte) (verbs.Conn, error) {
+	c, err := d.dial(ctx, to, private)
+	if err != nil {
+		return nil, &verbs.Error{Op: "dial", Provider: Provider, Peer: to.String(), Err: err}
+	}
+	return c, nil
+}
+
+func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*conn, error) {
+	addr := to.Addr()
+	switch {
+	case to.Session:
+		return nil, fmt.Errorf("a session can't be dialled: %w", verbs.ErrUnreachable)
+	case to.QPN == 0 || to.QPN > 0xffff:
+		return nil, fmt.Errorf("%d is no TCP port: %w", to.QPN, verbs.ErrUnreachable)
+	case addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return nil, fmt.Errorf("not the address of a host: %w", verbs.ErrUnreachable)
+	case len(private) > verbs.MaxPrivateBytes:
+		return nil, fmt.Errorf("%d bytes of private data: %w", len(private), verbs.ErrTooLarge)
+	}
+	if err := d.reserve(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
+	defer cancel()
+	var dialer net.Dialer
+	dialer.KeepAlive = -1 // set with the buffers
+	nc, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(addr, uint16(to.QPN)).String())
+	if err != nil {
+		d.unreserve()
+		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
+	}
+	tcp := nc.(*net.TCPConn)
+	d.setBuffers(tcp)
+	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(time.Unix(1, 0)) })
+	l, err := d.initiate(tcp, private)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		d.unreserve()
+		_ = tcp.Close()
+		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
+	}
+	return d.start(tcp, l, func() {})
+}
+
+// initiate sends a request and reads the reply. What follows at once is a WRITE of no bytes: the peer may
+// not send before it has something from here (RFC 5044 §7.1.2, RFC 6581 §4.2).
+func (d *Device) initiate(tcp *net.TCPConn, private []byte) (link, error) {
+	ask := startFrame{
+		crc: !d.cfg.NoCRC, revision: 2, enhanced: true, peer: true, write: true,
+		ird: uint16(d.cfg.InboundReads), ord: uint16(d.cfg.OutboundReads), private: private,
+	}
+	if _, err := tcp.Write(ask.append(nil)); err != nil {
+		return link{}, err
+	}
+	got, err := readStart(tcp, true)
+	switch {
+	case err != nil:
+		return link{}, err
+	case got.reject:
+		return link{}, errors.New("peer rejects the connection")
+	case got.markers:
+		return link{}, fmt.Errorf("%w: markers wanted", errStart)
+	}
+	l := link{crc: ask.crc || got.crc, ord: d.cfg.OutboundReads, speak: true, private: got.private}
+	if got.enhanced {
+		l.ord = min(l.ord, int(got.ird))
+	}
+	ready := appendTagged(nil, opWrite, true, 0, 0, 0)
+	_, err = tcp.Write(sealed(ready, l.crc))
+	return l, err
+}
+
+// sealed adds padding and CRC to an FPDU.
+func sealed(b []byte, crc bool) []byte {
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	if !crc {
+		return append(b, 0, 0, 0, 0)
+	}
+	sum := crcUpdate(0, b)
+	return append(b, byte(sum), byte(sum>>8), byte(sum>>16), byte(sum>>24))
+}
+
+// respond reads a request and answers it.
+func (d *Device) respond(tcp *net.TCPConn) (link, error) {
+	got, err := readStart(tcp, false)
+	if err != nil {
+		return link{}, err
+	}
+	answer := startFrame{
+		reply: true, crc: !d.cfg.NoCRC || got.crc, revision: got.revision, enhanced: got.enhanced,
+		peer: got.peer, write: got.write, reject: got.markers,
+		ird: uint16(d.cfg.InboundReads), ord: uint16(d.cfg.OutboundReads),
+	}
+	l := link{crc: answer.crc, ord: d.cfg.OutboundReads, private: got.private}
+	if got.enhanced {
+		l.ord = min(l.ord, int(got.ird))
+		answer.ord = uint16(l.ord)
+	}
+	if _, err := tcp.Write(answer.append(nil)); err != nil {
+		return link{}, err
+	}
+	if answer.reject {
+		return link{}, fmt.Errorf("%w: markers wanted", errStart)
+	}
+	return l, nil
+}
+
+// listener accepts connections of one port.
+type listener struct {
+	dev    *Device
+	tcp    *net.TCPListener
+	accept func(verbs.Conn)
+
+	mu     sync.Mutex
+	closed bool
+	byAddr map[netip.Addr]int
+	done   chan struct{}
+	slots  chan struct{} // one for each handshake
+}
+
+// Listen accepts connections at addr. Port 0 takes a free one.
+func (d *Device) Listen(addr netip.AddrPort, accept func(verbs.Conn)) (verbs.Listener, error) {
+	network := "tcp4"
+	if addr.Addr().Is6() && !addr.Addr().Is4In6() {
+		network = "tcp" // an unspecified IPv6 address takes IPv4 too
+	}
+	tcp, err := net.ListenTCP(network, net.TCPAddrFromAddrPort(addr))
+	if err != nil {
+		return nil, d.fault("listen", err)
+	}
+	l := &listener{
+		dev: d, tcp: tcp, accept: accept, byAddr: map[netip.Addr]int{}, done: make(chan struct{}),
+		slots: make(chan struct{}, d.cfg.MaxHandshakes),
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		_ = tcp.Close()
+		return nil, d.fault("listen", verbs.ErrClosed)
+	}
+	d.listeners[l] = struct{}{}
+	d.tasks.Go(l.run)
+	return l, nil
+}
+
+// Endpoint is where peers dial.
+func (l *listener) Endpoint() verbs.Endpoint {
+	return verbs.EndpointAt(l.tcp.Addr().(*net.TCPAddr).AddrPort())
+}
+
+// Close stops accepting. Connections go on.
+func (l *listener) Close() error {
+	l.mu.Lock()
+	was := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if !was {
+		_ = l.tcp.Close()
+		l.dev.mu.Lock()
+		delete(l.dev.listeners, l)
+		l.dev.mu.Unlock()
+	}
+	<-l.done
+	return nil
+}
+
+func (l *listener) run() {
+	defer close(l.done)
+	for {
+		tcp, err := l.tcp.AcceptTCP()
+		if err != nil {
+			l.mu.Lock()
+			closed := l.closed
+			l.mu.Unlock()
+			if closed || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // out of files, or the like
+			continue
+		}
+		from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+		select {
+		case l.slots <- struct{}{}:
+		default: // as many handshakes as may be: this one is refused
+			_ = tcp.Close()
+			continue
+		}
+		if !l.admit(from) {
+			<-l.slots
+			_ = tcp.Close()
+			continue
+		}
+		l.dev.tasks.Go(func() { l.handshake(tcp, from) })
+	}
+}
+
+func (l *listener) admit(from netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byAddr[from] >= l.dev.cfg.MaxConnsPerAddr || l.dev.reserve() != nil {
+		return false
+	}
+	l.byAddr[from]++
+	return true
+}
+
+func (l *listener) dismiss(from netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byAddr[from]--; l.byAddr[from] == 0 {
+		delete(l.byAddr, from)
+	}
+}
+
+func (l *listener) handshake(tcp *net.TCPConn, from netip.Addr) {
+	d := l.dev
+	d.setBuffers(tcp)
+	_ = tcp.SetDeadline(time.Now().Add(d.cfg.StartTimeout))
+	stop := context.AfterFunc(d.life, func() { _ = tcp.Close() })
+	agreed, err := d.respond(tcp)
+	stop()
+	<-l.slots
+	if err != nil {
+		d.unreserve()
+		l.dismiss(from)
+		_ = tcp.Close()
+		return
+	}
+	c, err := d.start(tcp, agreed, func() { l.dismiss(from) })
+	if err == nil && l.accept != nil {
+		l.accept(c)
+	}
+}
