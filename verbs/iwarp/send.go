@@ -131,7 +131,9 @@ func (c *conn) next() bool {
 		return false
 	}
 	if c.blame != nil {
-		c.inline(opTerminate, queueTerminate, 1, c.blame)
+		start := c.beginInline(opTerminate, queueTerminate, 1, len(c.blame))
+		t.glue = append(t.glue, c.blame...)
+		c.seal(start, len(c.blame)+untaggedBytes, 0)
 		c.blame, t.over = nil, true
 		return true
 	}
@@ -199,36 +201,33 @@ func (c *conn) ask(r read, size, stag uint32, addr uint64) {
 	r.stag = t.sinkSTag
 	c.reads.push(r)
 	c.asked.Add(1)
-	var b [readRequestBytes]byte
 	req := readRequest{sinkSTag: r.stag, size: size, srcSTag: stag, srcTO: addr}
-	c.inline(opReadRequest, queueRead, t.readMSN, req.append(b[:0]))
+	start := c.beginInline(opReadRequest, queueRead, t.readMSN, readRequestBytes)
+	t.glue = req.append(t.glue)
+	c.seal(start, readRequestBytes+untaggedBytes, 0)
 }
 
-// inline puts in a message of one FPDU whose payload is copied.
-func (c *conn) inline(op opcode, queue, msn uint32, payload []byte) {
+// beginInline puts in the header of a message of one FPDU, whose payload comes behind it in glue.
+func (c *conn) beginInline(op opcode, queue, msn uint32, n int) (start int) {
 	t := &c.tx
-	start := len(t.glue)
-	t.glue = appendUntagged(t.glue, op, true, queue, msn, 0, len(payload))
-	t.glue = append(t.glue, payload...)
-	crc := uint32(0)
-	if c.crc {
-		crc = crcUpdate(0, t.glue[start:])
-	}
-	c.seal(start, crc, len(payload)+untaggedBytes)
+	start = len(t.glue)
+	t.glue = appendUntagged(t.glue, op, true, queue, msn, 0, n)
+	return start
 }
 
 // seal ends an FPDU: glue from start on becomes a vector, with padding and CRC behind it.
-func (c *conn) seal(start int, crc uint32, ulpdu int) {
+// crc covers what comes before it in the FPDU.
+func (c *conn) seal(start, ulpdu int, crc uint32) {
 	t := &c.tx
-	var zero [4]byte
-	padding := zero[:pad(ulpdu)]
-	t.glue = append(t.glue, padding...)
+	for range pad(ulpdu) {
+		t.glue = append(t.glue, 0)
+	}
 	if c.crc {
-		crc = crcUpdate(crc, padding)
+		crc = crcUpdate(crc, t.glue[start:])
 	}
 	t.glue = binary.LittleEndian.AppendUint32(t.glue, crc)
 	t.vectors = appendVector(t.vectors, t.glue[start:])
-	t.size += lengthBytes + ulpdu + len(padding) + crcBytes
+	t.size += lengthBytes + ulpdu + pad(ulpdu) + crcBytes
 }
 
 // segment puts in the next FPDU of the message in hand; false if the memory is out of reach.
@@ -266,7 +265,7 @@ func (c *conn) segment() bool {
 			crc = crcUpdate(crc, p)
 		}
 	}
-	c.seal(len(t.glue), crc, ulpdu)
+	c.seal(len(t.glue), ulpdu, crc)
 	t.to += uint64(n)
 	t.left -= int64(n)
 	if last {
@@ -303,10 +302,10 @@ func (c *conn) endMessage() {
 		}
 		t.answer, t.source = answer{}, nil
 	case t.work.wr.Op == verbs.OpWriteImm:
-		var b [immediateBytes]byte
-		binary.BigEndian.PutUint32(b[4:], t.work.wr.Imm)
 		t.sendMSN++
-		c.inline(opImmediate, queueSend, t.sendMSN, b[:])
+		start := c.beginInline(opImmediate, queueSend, t.sendMSN, immediateBytes)
+		t.glue = binary.BigEndian.AppendUint64(t.glue, uint64(t.work.wr.Imm))
+		c.seal(start, immediateBytes+untaggedBytes, 0)
 	}
 	if t.working {
 		if t.work.wr.Unfenced {
