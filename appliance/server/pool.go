@@ -68,16 +68,21 @@ func drivePaths(c *config.Config) ([]string, error) {
 	if c.Dir == "" {
 		return c.DrivePaths, nil
 	}
-	entries, err := os.ReadDir(filepath.Join(c.Dir, drivesFolder))
+	return VirtualDrives(c.Dir)
+}
+
+// VirtualDrives lists the folders that may be drives of the virtual JBOF in dir; none if there is no JBOF.
+func VirtualDrives(dir string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, drivesFolder))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var paths []string
 	for _, entry := range entries {
 		if len(paths) == config.MaxDrives {
-			return nil, fmt.Errorf("more than %d entries in %s", config.MaxDrives, filepath.Join(c.Dir, drivesFolder))
+			return nil, fmt.Errorf("more than %d entries in %s", config.MaxDrives, filepath.Join(dir, drivesFolder))
 		}
-		path := filepath.Join(c.Dir, drivesFolder, entry.Name())
+		path := filepath.Join(dir, drivesFolder, entry.Name())
 		if info, err := os.Stat(path); err == nil && info.IsDir() { // links to folders, too
 			paths = append(paths, path)
 		}

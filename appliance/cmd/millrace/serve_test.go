@@ -79,12 +79,24 @@ func TestServe(t *testing.T) {
 	path, data := file(t, "x", 6<<20)
 	m.ok("mb", "s3://bucket", "--credentials", credentials)
 	m.ok("put", path, "s3://bucket/x", "--part-size", "5MiB", "--credentials", credentials)
+	if _, stderr, code := m.run("fsck", dir); code != exitFailed || !strings.Contains(stderr, "in use") {
+		t.Errorf("fsck of a pool that is served: exit %d, %q; want 1 and in use", code, stderr)
+	}
 	p.end(syscall.SIGTERM)
+	if got := m.ok("fsck", "--deep", dir); !strings.Contains(got, "the pool is sound\n") {
+		t.Errorf("fsck = %q; want sound", got)
+	}
 
 	for _, name := range []string{"02", "05"} {
 		if err := os.Rename(filepath.Join(dir, "drives", name), filepath.Join(t.TempDir(), name)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if got := m.ok("fsck", dir); !strings.Contains(got, "the pool is sound; missing: slot 02, 05\n") {
+		t.Errorf("fsck with two drives gone = %q; want sound, and missing", got)
+	}
+	if got := m.ok("dump", dir, "--bucket", "bucket", "--key", "x", "--kind", "object"); strings.Count(got, "object  s3://bucket/x") < 1 {
+		t.Errorf("dump = %q; want the object", got)
 	}
 	p = serve(t, "--dir", dir, "--log-format", "json")
 	m.env["AWS_ENDPOINT_URL"] = p.s3
