@@ -215,13 +215,29 @@ func (e *Engine) CompleteUpload(ctx context.Context, r store.CompleteRequest) (s
 	if _, err := e.findUpload(b, r.Key, r.UploadID); errors.Is(err, store.ErrNoSuchUpload) {
 		return e.completedBefore(ctx, b, r, err)
 	}
-	return e.commitObject(r.Bucket, r.Key, r.Precondition, func(m *mutation, _ *record.Object) (*record.Object, error) {
+	var refused error // the precondition's word
+	pre := r.Precondition
+	if pre != nil {
+		pre = func(cur *store.Object) error {
+			refused = r.Precondition(cur)
+			return refused
+		}
+	}
+	o, err := e.commitObject(r.Bucket, r.Key, pre, func(m *mutation, _ *record.Object) (*record.Object, error) {
 		u, err := e.findUpload(b, r.Key, r.UploadID)
 		if err != nil {
 			return nil, err
 		}
 		return e.assemble(m, u, r)
 	}, nil)
+	if refused == nil && !errors.Is(err, store.ErrNoSuchUpload) {
+		return o, err
+	}
+	// Perhaps somebody else has completed it meanwhile.
+	if _, gone := e.findUpload(b, r.Key, r.UploadID); errors.Is(gone, store.ErrNoSuchUpload) {
+		return e.completedBefore(ctx, b, r, err)
+	}
+	return o, err
 }
 
 // completedBefore answers the second completion of an upload as the first was answered.
