@@ -24,17 +24,25 @@ var crashPoints = flag.Int("crash-points", 60, "how many power cuts TestPowerCut
 
 var errPowerCut = errors.New("power cut")
 
-// power is the supply of a whole box. It fails at the k-th operation that changes a drive; from then on
-// nothing that any drive is asked for happens.
+// power is the supply of a whole box, or of a drive. It fails at the k-th operation that changes a drive; from
+// then on nothing that any drive on it is asked for happens.
 type power struct {
 	left atomic.Int64
 	used atomic.Int64
+	main *power        // what feeds it; nil: nothing that could fail
+	slow func(n int64) // called at the n-th operation; may be nil
 }
 
 func (p *power) draw() error {
-	p.used.Add(1)
+	n := p.used.Add(1)
+	if p.slow != nil {
+		p.slow(n)
+	}
 	if p.left.Add(-1) < 0 {
 		return errPowerCut
+	}
+	if p.main != nil {
+		return p.main.draw()
 	}
 	return nil
 }

@@ -121,9 +121,9 @@ func (r *Recorder) Check(limit time.Duration) error {
 		byKey[key] = append(byKey[key], op)
 	}
 	for key, ops := range byKey {
-		switch porcupine.CheckOperationsTimeout(model(), ops, limit) {
+		switch result, info := porcupine.CheckOperationsVerbose(model(), ops, limit); result {
 		case porcupine.Illegal:
-			return fmt.Errorf("key %q: no order of the calls explains the answers:\n%s", key, describe(ops))
+			return fmt.Errorf("key %q: no order of its %d calls explains the answers; %s", key, len(ops), stuck(ops, &info))
 		case porcupine.Unknown:
 			return fmt.Errorf("key %q: %d calls not judged in %v", key, len(ops), limit)
 		}
@@ -131,10 +131,32 @@ func (r *Recorder) Check(limit time.Duration) error {
 	return nil
 }
 
-// describe lists calls by the time when they began.
+// maxShown bounds the calls that an error tells of, on either side of where the explanation ends.
+const maxShown = 16
+
+// stuck tells where the longest explanation ends: the last calls of it, in its order, and the calls after it that
+// ended first.
+func stuck(ops []porcupine.Operation, info *porcupine.LinearizationInfo) string {
+	var longest []porcupine.Operation
+	for _, partition := range info.PartialLinearizationsOperations() {
+		for _, order := range partition {
+			if len(order) > len(longest) {
+				longest = order
+			}
+		}
+	}
+	explained := map[int64]bool{}
+	for _, op := range longest {
+		explained[op.Call] = true
+	}
+	rest := slices.DeleteFunc(slices.Clone(ops), func(op porcupine.Operation) bool { return explained[op.Call] })
+	slices.SortFunc(rest, func(x, y porcupine.Operation) int { return cmp.Compare(x.Return, y.Return) })
+	return fmt.Sprintf("this far it goes:\n%sand then one of these must be:\n%s",
+		describe(longest[max(0, len(longest)-maxShown):]), describe(rest[:min(len(rest), maxShown)]))
+}
+
 func describe(ops []porcupine.Operation) string {
 	var b strings.Builder
-	slices.SortFunc(ops, func(x, y porcupine.Operation) int { return cmp.Compare(x.Call, y.Call) })
 	for _, op := range ops {
 		end := "…"
 		if op.Return != math.MaxInt64 {
