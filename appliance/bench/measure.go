@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"time"
 
 	"github.com/millrace/millrace/appliance/cmd/millrace/sweep"
@@ -203,6 +204,7 @@ func measureAll(ctx context.Context, o options, servers []*server) (report, erro
 		r.servers = append(r.servers, s.name)
 	}
 	for _, w := range works(o) {
+		fmt.Fprintln(os.Stderr, "measuring", w.name)
 		row, err := w.measure(ctx, o, servers)
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", w.name, err)
