@@ -47,6 +47,9 @@ func TestCheck(t *testing.T) {
 		{"aborted before", []event{{1, 2, create, ok("")}, {3, 4, abort, ok("")}, {5, 6, complete1("a", "u"), noUpload}, {7, 8, get, none}}, true},
 		{"second completion refused", []event{{1, 2, create, ok("")}, {3, 6, complete1("a", "u"), ok("a")},
 			{4, 5, complete1("a", "u"), noUpload}}, false},
+		{"gone, and refused besides", []event{{1, 2, complete1("a", "u"), noUpload}, {3, 4, put("b"), ok("")},
+			{5, 6, Call{Kind: Complete, Value: "a", Upload: "u", Match: Absent}, refused}}, true},
+		{"gone, and not refused", []event{{1, 2, Call{Kind: Complete, Value: "a", Upload: "u", Match: Absent}, refused}}, false},
 		{"completed, overwritten, completed", []event{{1, 2, create, ok("")}, {3, 4, complete1("a", "u"), ok("a")}, {5, 6, put("b"), ok("")},
 			{7, 8, complete1("a", "u"), noUpload}, {9, 10, get, ok("b")}}, true},
 	} {

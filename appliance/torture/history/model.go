@@ -28,6 +28,9 @@ func model() porcupine.Model {
 // outcome is any; a call that never happened is one that happens after all others.
 func step(s state, c Call, o Outcome) (bool, state) {
 	want, next := carryOut(s, c)
+	if want.Status == NoUpload && o.Status == Refused {
+		return !s.meets(c.Match), next // two reasons, and no rule says which is told
+	}
 	return o.Status == Unknown || want == o, next
 }
 
