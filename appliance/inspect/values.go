@@ -121,9 +121,9 @@ type scrubValue struct {
 
 type repairValue struct {
 	Epoch        uint64    `json:"epoch"`
-	Lost         []int     `json:"lost_slots,omitempty"`
 	Begun        time.Time `json:"begun"`
-	Missing      int       `json:"missing_shards"`
+	Level        uint8     `json:"level"`
+	Most         uint8     `json:"most"`
 	Slot         uint8     `json:"slot"`
 	Key          string    `json:"last_key"`
 	Segments     uint64    `json:"segments"`
@@ -362,10 +362,8 @@ func (p *printer) decodeRepair(b []byte) (*repairValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &repairValue{Epoch: r.Epoch, Begun: r.Begun, Missing: r.Missing, Slot: r.Slot, Key: p.recordName(r.Key),
-		Segments: r.Segments, SegmentsDone: r.SegmentsDone, Bytes: r.Bytes, BytesDone: r.BytesDone}
-	v.Lost = numbers(r.Lost)
-	return v, nil
+	return &repairValue{Epoch: r.Epoch, Begun: r.Begun, Level: r.Level, Most: r.Most, Slot: r.Slot, Key: p.recordName(r.Key),
+		Segments: r.Segments, SegmentsDone: r.SegmentsDone, Bytes: r.Bytes, BytesDone: r.BytesDone}, nil
 }
 
 func layoutOf(l *record.Layout) *layoutValue {

@@ -113,6 +113,7 @@ type checker struct {
 type wanted struct {
 	sizeBytes int64
 	parity    uint8 // of its segment
+	freed     bool  // only a free record refers to it: it may be gone already
 }
 
 // badShards counts the shards of a segment that can't be read now.
@@ -197,7 +198,7 @@ func (c *checker) record(slot uint8, group int, key []byte, reads []uint8) error
 		c.report.fault(RecordFault, int(slot), "%s: %v", c.e.nameOf(key), err)
 	}
 	for i := range layouts {
-		c.layout(slot, group, &layouts[i])
+		c.layout(slot, group, &layouts[i], record.KindOf(key) == record.FreeRecord)
 	}
 	return nil
 }
@@ -227,9 +228,9 @@ func layoutsIn(key, value []byte) ([]record.Layout, error) {
 	return nil, nil
 }
 
-func (c *checker) layout(slot uint8, group int, l *record.Layout) {
+func (c *checker) layout(slot uint8, group int, l *record.Layout, freed bool) {
 	if l.Inline {
-		if _, err := c.e.inlineBody(group, l); err != nil {
+		if _, err := c.e.inlineBody(group, l); err != nil && !freed {
 			c.report.fault(RecordFault, int(slot), "inline body %x: %v", l.Instance, err)
 		}
 		return
@@ -241,8 +242,10 @@ func (c *checker) layout(slot uint8, group int, l *record.Layout) {
 			c.report.fault(RecordFault, int(slot), "segment %d of %x: %v", i, l.Instance, err)
 			continue
 		}
-		c.report.Segments++
-		w := wanted{sizeBytes: geo.ShardBytes(), parity: uint8(seg.Scheme.Parity)}
+		if !freed {
+			c.report.Segments++
+		}
+		w := wanted{sizeBytes: geo.ShardBytes(), parity: uint8(seg.Scheme.Parity), freed: freed}
 		for index, at := range seg.Slots {
 			id := shardstore.ShardID{Segment: shardstore.SegmentID(l.Instance.Segment(i)), Index: uint8(index)}
 			if int(at) >= len(c.want) {
@@ -286,6 +289,9 @@ func (c *checker) shards(ctx context.Context, slot uint8, in bool) error {
 		}
 	}
 	for id, w := range missing {
+		if w.freed {
+			continue
+		}
 		c.spoil(id, w)
 		if in && !c.damaged[slot][id] {
 			c.report.fault(MissingFault, int(slot), "shard %v is missing", id)

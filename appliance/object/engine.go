@@ -47,7 +47,16 @@ type Config struct {
 	// RelocateAfter is how long a drive may be away before the shards that it had are made anew on
 	// others; 0 means ten minutes.
 	RelocateAfter time.Duration
-	Logger        *slog.Logger // nil means none
+	// ScrubInterval is the time from the end of one scrub of a drive to the next; 0 means never.
+	ScrubInterval time.Duration
+	// ScrubBytesPerSecond is how much a scrub reads of each drive; 0 means as much as it can.
+	ScrubBytesPerSecond int64
+	// RepairBytesPerSecond is how much a repair writes, of all drives together; 0 means as much as it can.
+	RepairBytesPerSecond int64
+	// Clients tells how many requests are in progress: scrub and repair hold back while there are any. nil: they
+	// do not.
+	Clients func() int64
+	Logger  *slog.Logger // nil means none
 }
 
 // The errors of Open.
@@ -86,12 +95,15 @@ type Engine struct {
 	keys  [lockStripes]sync.RWMutex // by bucket and key
 	gates []sync.RWMutex            // by group: mutations share, a fill excludes them
 
-	buckets  buckets
-	pins     pins
-	janitor  *janitor
-	mender   mender
-	repaired repairState // the mender's own
-	counters Counters
+	buckets      buckets
+	pins         pins
+	janitor      *janitor
+	mender       mender
+	repairs      repairs
+	repaired     repairState // the mender's own
+	repairsAsked atomic.Uint64
+	scrubs       scrubs
+	counters     Counters
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -106,6 +118,12 @@ type Counters struct {
 	OrphanShards   atomic.Uint64 // shards of broken-off writes freed at open
 	MendedShards   atomic.Uint64 // shards made anew
 	Resynced       atomic.Uint64 // drives brought up to date from the op-logs
+	FilledRecords  atomic.Uint64 // records copied to drives that lacked them
+	ScrubbedBytes  atomic.Uint64 // read by scrubs
+	ScrubbedShards atomic.Uint64
+	ScrubDamaged   atomic.Uint64 // shards that a scrub found damaged
+	ScrubOrphans   atomic.Uint64 // shards that a scrub found nothing to refer to
+	ScrubDiffering atomic.Uint64 // index records that a scrub found to differ between drives
 }
 
 // Open opens the pool that the members belong to. Drives of the map that are not among them are
@@ -151,6 +169,8 @@ func open(ctx context.Context, cfg Config) (*Engine, error) {
 		mender:     mender{wake: make(chan struct{}, 1)},
 		gates:      make([]sync.RWMutex, m.Groups+1), // the last for AllSlots
 	}
+	e.repairs.pace = pacer{bytesPerSecond: cfg.RepairBytesPerSecond, clients: cfg.Clients}
+	e.scrubs.init(e)
 	if err := e.seat(m); err != nil {
 		return nil, err
 	}
@@ -171,6 +191,7 @@ func (e *Engine) start(ctx context.Context) {
 	e.done.Go(func() { e.janitor.run(bg) })
 	e.done.Go(func() { e.watch(bg) })
 	e.done.Go(func() { e.mend(bg) })
+	e.done.Go(func() { e.scrub(bg) })
 }
 
 func withDefaults(cfg Config) Config {
@@ -218,6 +239,9 @@ func (e *Engine) Store(slot int) *shardstore.Store { return e.stores[slot] }
 // Settle does all mending and clearing up that there is to do, now.
 func (e *Engine) Settle(ctx context.Context) error {
 	err := e.mendOnce(ctx)
+	for errors.Is(err, errRepairGoesOn) {
+		err = e.mendOnce(ctx)
+	}
 	e.janitor.flush()
 	return err
 }

@@ -36,7 +36,7 @@ type janitor struct {
 	e    *Engine
 	wake chan struct{}
 
-	work sync.Mutex // held by one flush at a time, and while a segment is mended
+	work sync.RWMutex // held by one flush at a time, and shared while segments are mended
 
 	mu      sync.Mutex
 	queue   []*freeItem

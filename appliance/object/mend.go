@@ -39,7 +39,11 @@ func (e *Engine) mend(ctx context.Context) {
 	tick := time.NewTicker(mendInterval)
 	defer tick.Stop()
 	for {
-		if err := e.mendOnce(ctx); err != nil && ctx.Err() == nil {
+		err := e.mendOnce(ctx)
+		if errors.Is(err, errRepairGoesOn) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil && ctx.Err() == nil {
 			e.log.Warn("mending goes on later", "err", err)
 		}
 		select {
@@ -97,7 +101,7 @@ func (e *Engine) mendSlot(ctx context.Context, slot int, state placement.State) 
 
 // repairIfNeeded repairs once for each state of the pool that may have left shards missing.
 func (e *Engine) repairIfNeeded(ctx context.Context) error {
-	state := repairState{epoch: e.view.Load().Epoch, degraded: e.counters.DegradedWrites.Load()}
+	state := repairState{epoch: e.view.Load().Epoch, asked: e.repairsAsked.Load()}
 	if state == e.repaired {
 		return nil
 	}
@@ -108,8 +112,14 @@ func (e *Engine) repairIfNeeded(ctx context.Context) error {
 	return nil
 }
 
-// repairState is what a repair depends on.
-type repairState struct{ epoch, degraded uint64 }
+// repairState is what a repair depends on: the map, and how often one was asked for beside.
+type repairState struct{ epoch, asked uint64 }
+
+// askRepair asks for a repair: a record refers to shards that are not there.
+func (e *Engine) askRepair() {
+	e.repairsAsked.Add(1)
+	e.mender.nudge()
+}
 
 // fill gives every member of every group the records that it lacks, and takes from each drive
 // those that it has no business with. Then the map says so, if it is still the one that the fill began with.
@@ -248,6 +258,7 @@ func (f *filler) copyKeys(from, to uint8, keys [][]byte) error {
 	if err != nil {
 		return errors.Join(err, f.e.drop(int(to), err))
 	}
+	f.e.counters.FilledRecords.Add(uint64(len(keys)))
 	return nil
 }
 

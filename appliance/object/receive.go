@@ -26,6 +26,7 @@ type written struct {
 	layout record.Layout
 	seal   store.Seal
 	body   []byte // of an inline layout
+	short  bool   // not all shards are there
 }
 
 // addTo adds the body record of an inline run to the mutation that refers to it.
@@ -136,9 +137,11 @@ func (e *Engine) receiveSegment(ctx context.Context, w *written, owner record.Ow
 	}
 	// From here on the layout names the segment, so that discard finds what was committed.
 	w.layout.Segments = append(w.layout.Segments, set.seg)
-	if err := e.commitShards(set, owner, res.Failed); err != nil {
+	whole, err := e.commitShards(set, owner, res.Failed)
+	if err != nil {
 		return 0, err
 	}
+	w.short = w.short || !whole
 	return res.CRC64NVME, nil
 }
 
@@ -207,8 +210,9 @@ func (e *Engine) reserve(ctx context.Context, set *shardSet, size int64) (slot i
 }
 
 // commitShards is phase 1 of a write: every shard durable, with its record, its owner and a
-// pending mark. A drive that fails is dropped; at least k+1 shards (all, without parity) must be safe.
-func (e *Engine) commitShards(set *shardSet, owner record.Owner, failed []error) error {
+// pending mark. A drive that fails is dropped; at least k+1 shards (all, without parity) must be safe. It says
+// whether all are.
+func (e *Engine) commitShards(set *shardSet, owner record.Owner, failed []error) (whole bool, err error) {
 	errs := make([]error, len(set.writers))
 	ownerValue := record.AppendOwner(nil, &owner)
 	commit := func(i int) {
@@ -237,23 +241,27 @@ func (e *Engine) commitShards(set *shardSet, owner record.Owner, failed []error)
 		}
 		set.writers[i].Abort()
 		if err := e.drop(int(set.seg.Slots[i]), err); err != nil {
-			return err
+			return false, err
 		}
 	}
 	need := set.seg.Scheme.Data + min(1, set.seg.Scheme.Parity)
 	if safe < need {
-		return fmt.Errorf("%w: %d of %d shards safe, %d needed", store.ErrUnavailable, safe, len(errs), need)
+		return false, fmt.Errorf("%w: %d of %d shards safe, %d needed", store.ErrUnavailable, safe, len(errs), need)
 	}
 	if safe < len(errs) {
 		e.counters.DegradedWrites.Add(1)
 	}
-	return nil
+	return safe == len(errs), nil
 }
 
 // settle says that a record refers to w now: its shards are not pending any more.
 func (e *Engine) settle(w *written) {
-	if w != nil && !w.layout.Inline {
-		e.janitor.settle(&w.layout)
+	if w == nil || w.layout.Inline {
+		return
+	}
+	e.janitor.settle(&w.layout)
+	if w.short {
+		e.askRepair()
 	}
 }
 

@@ -3,7 +3,6 @@ package object
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/millrace/millrace/appliance/erasure"
@@ -37,81 +36,13 @@ func (e *Engine) healQueued(ctx context.Context) error {
 	for {
 		select {
 		case w := <-e.heals:
-			if err := e.mendSegment(ctx, &w); err != nil {
+			if _, err := e.mendSegment(ctx, &w); err != nil {
 				return err
 			}
 		default:
 			return nil
 		}
 	}
-}
-
-// repair walks all records and makes the missing shards of their segments anew: in their slots,
-// or in others when a slot has been out for longer than RelocateAfter.
-func (e *Engine) repair(ctx context.Context) error {
-	v := e.view.Load()
-	f := &filler{e: e, view: v}
-	for _, slot := range v.AllIn() {
-		for _, kind := range []record.Kind{record.ObjectRecord, record.PartRecord} {
-			if err := e.repairFrom(ctx, f, slot, kind); err != nil {
-				return fmt.Errorf("repair: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-func (e *Engine) repairFrom(ctx context.Context, f *filler, slot uint8, kind record.Kind) error {
-	r := record.RangeOf(kind)
-	it, err := e.stores[slot].Scan(r.Lower, r.Upper)
-	if err != nil {
-		return err
-	}
-	defer it.Close()
-	for it.First(); it.Valid() && ctx.Err() == nil; it.Next() {
-		group, err := f.groupOf(it.Key())
-		if err != nil {
-			return err
-		}
-		if f.view.Lead(group) != int(slot) {
-			continue
-		}
-		value, err := it.Value()
-		if err != nil {
-			return err
-		}
-		layouts, err := layoutsIn(it.Key(), value)
-		if err != nil {
-			return err
-		}
-		for i := range layouts {
-			if err := e.repairLayout(ctx, &layouts[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.Join(it.Err(), ctx.Err())
-}
-
-func (e *Engine) repairLayout(ctx context.Context, l *record.Layout) error {
-	for i := range l.Segments {
-		w := wound{layout: *l, segment: i, bad: e.missing(l, i)}
-		if len(w.bad) == 0 {
-			continue
-		}
-		owner, err := e.ownerOf(l, i)
-		if err != nil {
-			return err
-		}
-		if owner == nil {
-			continue // no shard is left, or all went since the record was read
-		}
-		w.owner = *owner
-		if err := e.mendSegment(ctx, &w); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // missing gives the shards of a segment that are to be made anew now.
@@ -157,23 +88,24 @@ func (e *Engine) ownerOf(l *record.Layout, i int) (*record.Owner, error) {
 }
 
 // mendSegment makes the bad shards of a segment anew from the good ones, and lets the record that
-// refers to the segment name their slots, unless that record has gone meanwhile.
-func (e *Engine) mendSegment(ctx context.Context, w *wound) error {
+// refers to the segment name their slots, unless that record has gone meanwhile. It says whether no more
+// is to be done; if not, there is no place for the shards now, or too few others are left.
+func (e *Engine) mendSegment(ctx context.Context, w *wound) (mended bool, err error) {
 	// Nothing is freed meanwhile; but the segment may be gone already.
-	e.janitor.work.Lock()
-	defer e.janitor.work.Unlock()
+	e.janitor.work.RLock()
+	defer e.janitor.work.RUnlock()
 	if l, err := e.layoutOfOwner(&w.owner); err != nil || l == nil || l.Instance != w.layout.Instance {
-		return err
+		return true, err
 	}
 	size := min(erasure.SegmentBytes, w.layout.SizeBytes-int64(w.segment)*erasure.SegmentBytes)
 	old := w.layout.Segments[w.segment]
 	geo, err := erasure.NewGeometry(old.Scheme, size)
 	if err != nil {
-		return err
+		return false, err
 	}
 	set := e.openReplacements(ctx, w, geo)
 	if set == nil {
-		return nil // no place for them now
+		return false, nil
 	}
 	from := e.shardReaders(&w.layout, w.segment)
 	to := make([]segment.ShardWriter, 0, len(w.bad))
@@ -181,15 +113,20 @@ func (e *Engine) mendSegment(ctx context.Context, w *wound) error {
 		from[index] = nil
 		to = append(to, set.writers[index])
 	}
-	if _, err := e.io.Rebuild(ctx, geo, from, w.bad, to); err != nil {
+	report, err := e.io.Rebuild(ctx, geo, from, w.bad, to)
+	if err != nil {
 		set.abort()
 		if ctx.Err() == nil {
-			e.log.Warn("segment can't be mended", "segment", set.id, "err", err)
-			return nil
+			e.log.Warn("segment can't be mended", "object", e.nameOf(record.ObjectKey(w.owner.Bucket, w.owner.Key)),
+				"segment", set.id, "err", err)
+			return false, nil
 		}
-		return err
+		return false, err
 	}
-	return e.commitMended(w, set)
+	if len(report.Failed) > 0 {
+		e.noteFailed(&w.layout, w.segment, report.Failed)
+	}
+	return true, e.commitMended(w, set)
 }
 
 // openReplacements reserves space for the bad shards: in their own slots if those are in, else in

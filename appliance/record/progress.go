@@ -41,19 +41,19 @@ func DecodeScrub(b []byte) (*Scrub, error) {
 	return s, nil
 }
 
-// Repair is the state of a repair: a walk over all index records, drive by drive, for the segments that miss at
-// least Missing shards; then again for those that miss fewer.
+// Repair is the state of a repair of the pool: a walk over all index records, drive by drive, that counts the segments
+// that miss shards, then one for each number of missing shards, the greatest first, that mends them.
 type Repair struct {
-	// Epoch and Lost say what the repair is for: the map, and the slots whose shards are made anew elsewhere. The state
-	// is worthless under others.
-	Epoch uint64
-	Lost  []uint8
+	Epoch uint64 // of the map that the repair is for; the state is worthless under another
 	Begun time.Time
-	// Missing, Slot and Key say where the walk is: Key is the last one that is done.
-	Missing int
-	Slot    uint8
-	Key     []byte
-	// What there was to do at the beginning, and what of it is done.
+	// Level is the number of missing shards that this walk is for; 0: it counts.
+	Level uint8
+	// Most is the greatest number of missing shards that was counted.
+	Most uint8
+	// Slot and Key say where the walk is: Key is the last one that is done.
+	Slot uint8
+	Key  []byte
+	// What there was to do when it was counted, and what of it is done.
 	Segments, SegmentsDone uint64
 	Bytes, BytesDone       uint64
 }
@@ -63,15 +63,12 @@ func AppendRepair(dst []byte, r *Repair) []byte {
 	e := encoder{dst}
 	e.byte(version)
 	e.uvarint(r.Epoch)
-	e.string(string(r.Lost))
 	e.moment(r.Begun)
-	e.uvarint(uint64(r.Missing))
-	e.byte(r.Slot)
+	e.raw([]byte{r.Level, r.Most, r.Slot})
 	e.string(string(r.Key))
-	e.uvarint(r.Segments)
-	e.uvarint(r.SegmentsDone)
-	e.uvarint(r.Bytes)
-	e.uvarint(r.BytesDone)
+	for _, n := range []uint64{r.Segments, r.SegmentsDone, r.Bytes, r.BytesDone} {
+		e.uvarint(n)
+	}
 	return e.b
 }
 
@@ -79,12 +76,7 @@ func AppendRepair(dst []byte, r *Repair) []byte {
 func DecodeRepair(b []byte) (*Repair, error) {
 	d := decoder{b: b}
 	d.version()
-	r := &Repair{Epoch: d.uvarint(), Lost: []uint8(d.string()), Begun: d.moment()}
-	missing := d.uvarint()
-	if missing > 255 {
-		d.fail("missing shards")
-	}
-	r.Missing, r.Slot, r.Key = int(missing), d.byte(), []byte(d.string())
+	r := &Repair{Epoch: d.uvarint(), Begun: d.moment(), Level: d.byte(), Most: d.byte(), Slot: d.byte(), Key: []byte(d.string())}
 	r.Segments, r.SegmentsDone, r.Bytes, r.BytesDone = d.uvarint(), d.uvarint(), d.uvarint(), d.uvarint()
 	if err := d.end(); err != nil {
 		return nil, err

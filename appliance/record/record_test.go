@@ -92,7 +92,7 @@ func TestRoundTrips(t *testing.T) {
 	if got, err := DecodeScrub(AppendScrub(nil, scrub)); err != nil || *got != *scrub {
 		t.Errorf("DecodeScrub = %+v, %v; want %+v", got, err, scrub)
 	}
-	repair := &Repair{Epoch: 4, Lost: []uint8{1, 200}, Begun: stamp(9), Missing: 2, Slot: 5, Key: []byte("ok"), Segments: 8,
+	repair := &Repair{Epoch: 4, Begun: stamp(9), Level: 1, Most: 2, Slot: 5, Key: []byte("ok"), Segments: 8,
 		SegmentsDone: 7, Bytes: 6, BytesDone: 5}
 	if got, err := DecodeRepair(AppendRepair(nil, repair)); err != nil || !reflect.DeepEqual(got, repair) {
 		t.Errorf("DecodeRepair = %+v, %v; want %+v", got, err, repair)
