@@ -30,6 +30,9 @@ func TestConformance(t *testing.T) {
 		{"v6", iwarp.Config{}, "::1"},
 		{"small", iwarp.Config{MaxPayloadBytes: 1444, OutboundReads: 1, InboundReads: 1, SendBufferBytes: 64 << 10}, "127.0.0.1"},
 	} {
+		if testing.Short() && tc.name != "v4" {
+			continue
+		}
 		t.Run(tc.name, func(t *testing.T) { suite(tc.cfg, tc.addr).Run(t) })
 	}
 }

@@ -58,6 +58,7 @@ func testAccess(t *testing.T, s Suite) {
 			<-p.conn.Done()
 			wantErr(t, "connection", p.conn.Err(), verbs.ErrAccess)
 			wantErr(t, "next work request", p.conn.Post(&wr, q), verbs.ErrAccess)
+			closed(t, b)
 			// A WRITE that runs out of the window may have begun inside of it.
 			if tc.op == verbs.OpWrite && tc.name == "behind" {
 				copy(there[8193:108_192], p.remote.Bytes()[8193:108_192])
@@ -235,15 +236,17 @@ func testMany(t *testing.T, s Suite) {
 				op, part := "Write", theirs[off:off+n]
 				err := req.Write(context.Background(), conns[u%3], w, 0, split(mine[:n], r), false)
 				if err == nil && r.IntN(2) == 0 {
+					closed(t, b)
+					b, w = p.bind(t, int64(u*each+off), int64(n), both)
 					fill(part, r.Uint64())
 					op = "Read"
 					err = req.Read(context.Background(), conns[u%3], w, 0, [][]byte{mine[:n]})
 				}
+				closed(t, b)
 				if err != nil || !bytes.Equal(mine[:n], part) {
 					t.Errorf("user %d: %s of %d bytes: %v, or wrong bytes", u, op, n, err)
 					return
 				}
-				_ = b.Close()
 			}
 		})
 	}

@@ -122,6 +122,7 @@ func testSession(t *testing.T, s Suite) {
 	if err := req.Write(context.Background(), lease, w, 0, [][]byte{local.Bytes()}, false); err != nil {
 		t.Fatal(err)
 	}
+	closed(t, b)
 	if string(remote.Bytes()) != string(local.Bytes()) {
 		t.Error("wrong bytes")
 	}
