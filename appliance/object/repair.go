@@ -223,7 +223,7 @@ func (e *Engine) refer(w *wound, set *shardSet) (kept bool, err error) {
 // moved says whether that changed anything.
 func renamed(key, value []byte, in *record.Instance, i int, seg record.Segment) (out []byte, moved bool, err error) {
 	var l *record.Layout
-	encode := func() []byte { return nil }
+	var encode func() []byte
 	if record.KindOf(key) == record.PartRecord {
 		p, err := record.DecodePart(value)
 		if err != nil {

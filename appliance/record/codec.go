@@ -161,13 +161,6 @@ func (d *decoder) bytesMap() map[string][]byte {
 	return m
 }
 
-// skipMap passes over a map that the caller doesn't want.
-func (d *decoder) skipMap() {
-	for range 2 * d.count(maxMap) {
-		d.slice()
-	}
-}
-
 func (d *decoder) checksums() []store.Checksum {
 	n := d.count(maxSums)
 	if n == 0 {

@@ -34,7 +34,7 @@ func (s *sink) WriteAt(bufs [][]byte, off int64) error {
 func (s *sink) BlockCRCs() []uint64 { return s.crcs }
 
 // source is a shard reader that has the bytes in place already, and checksums them.
-type source struct{ sum uint64 }
+type source struct{}
 
 func (s *source) ReadShard(_ int64, bufs [][]byte) error {
 	var sum uint64
