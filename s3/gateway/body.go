@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"crypto/md5"
 	"crypto/sha256"
 	"encoding/binary"
@@ -62,6 +63,7 @@ type upload struct {
 	hash      hash.Hash          // of algorithm; nil if the store or the signature gives it
 	signed    *[sha256.Size]byte
 	decoder   *chunked.Decoder // nil unless the body is aws-chunked
+	limited   context.Context  // ends when a transfer by RDMA has taken too long; nil without one
 }
 
 // openUpload makes ready to read the data in the body of a request, and reads nothing yet. With an
@@ -75,6 +77,11 @@ func (r *request) openUpload(in wire.Integrity, algorithm checksum.Algorithm) (*
 	u := &upload{integrity: in, algorithm: algorithm}
 	if u.algorithm == checksum.None {
 		u.algorithm = in.Algorithm
+	}
+	if r.rdma != nil {
+		u.sizeBytes = r.rdma.window.SizeBytes
+		u.hashUnlessGiven()
+		return u, r.checkWindowBody(&in)
 	}
 	var err error
 	if u.sizeBytes, err = r.dataBytes(); err != nil {
@@ -91,12 +98,18 @@ func (r *request) openUpload(in wire.Integrity, algorithm checksum.Algorithm) (*
 		u.signed = &r.identity.Payload.SHA256
 		u.source = sigv4.NewSHA256Reader(r.body, *u.signed)
 	}
-	if u.algorithm == checksum.CRC64NVME || u.algorithm == checksum.SHA256 && u.signed != nil {
-		return u, nil
-	}
-	u.hash = checksum.New(u.algorithm)
+	u.hashUnlessGiven()
 	return u, nil
 }
+
+// hashUnlessGiven sets u.hash.
+func (u *upload) hashUnlessGiven() {
+	if u.algorithm != checksum.CRC64NVME && (u.algorithm != checksum.SHA256 || u.signed == nil) {
+		u.hash = checksum.New(u.algorithm)
+	}
+}
+
+func emptySHA256() [sha256.Size]byte { return sha256.Sum256(nil) }
 
 // Read implements io.Reader.
 func (u *upload) Read(p []byte) (int, error) {
@@ -135,6 +148,9 @@ func (r *request) dataBytes() (int64, error) {
 // check compares what was received with what the client said of it, and returns the checksum of the
 // upload's algorithm: that of CRC64NVME if there is no other.
 func (u *upload) check(d store.Digests) (store.Checksum, error) {
+	if u.limited != nil && u.limited.Err() != nil {
+		return store.Checksum{}, u.limited.Err()
+	}
 	if u.integrity.HasMD5 && u.integrity.MD5 != d.MD5 {
 		return store.Checksum{}, &wire.Error{
 			Code: wire.BadDigest, Message: "The Content-MD5 you specified did not match what we received.",

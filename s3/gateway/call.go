@@ -21,6 +21,7 @@ type request struct {
 	*wire.Request
 	identity sigv4.Identity
 	body     *bodyReader
+	rdma     *rdmaAsk // nil: none is asked for
 }
 
 // response is the answer of a handler: headers, and either a document, or a range of an object,
@@ -62,6 +63,7 @@ type call struct {
 	deadline time.Time
 	status   int
 	code     wire.Code
+	declined string // why RDMA was
 	cause    error
 	written  int64
 	writeErr error // of the connection
@@ -212,6 +214,9 @@ func (c *call) fail(err error) {
 	e := c.gateway.render(&c.request, err)
 	c.code, c.cause = e.Code, err
 	c.resp = &response{status: e.HTTPStatus()}
+	if e.Code == wire.RDMANotSupported {
+		c.decline(err)
+	}
 	for _, f := range e.Fields {
 		switch f.Name {
 		case "ActualObjectSize":
@@ -238,6 +243,17 @@ func (c *call) fail(err error) {
 	c.write(body)
 }
 
+// decline tells the client to come again without RDMA.
+func (c *call) decline(err error) {
+	var d *Declined
+	if errors.As(err, &d) {
+		c.declined = d.Reason
+	}
+	if c.rdma == nil || !c.rdma.bare {
+		c.resp.set(headerReply, strconv.Itoa(http.StatusNotImplemented))
+	}
+}
+
 // logEvent logs a request: at debug level, and at error level if it is the server's fault.
 func (c *call) logEvent(ctx context.Context, e Event) {
 	level := slog.LevelDebug
@@ -260,6 +276,9 @@ func (c *call) logEvent(ctx context.Context, e Event) {
 	}
 	if e.Code != "" {
 		attributes = append(attributes, slog.String("code", string(e.Code)))
+	}
+	if e.Declined != "" {
+		attributes = append(attributes, slog.String("declined", e.Declined))
 	}
 	if level == slog.LevelError && c.cause != nil {
 		attributes = append(attributes, slog.Any("error", c.cause))

@@ -41,6 +41,11 @@ func (g *Gateway) render(r *request, err error) *wire.Error {
 	if errors.As(err, &e) {
 		return e
 	}
+	var declined *Declined
+	if errors.As(err, &declined) {
+		return &wire.Error{Code: wire.RDMANotSupported, Message: declined.Error(), Cause: err,
+			Fields: []wire.Field{{Name: "Reason", Value: declined.Reason}}}
+	}
 	var signature *sigv4.Error
 	if errors.As(err, &signature) {
 		e := &wire.Error{Code: wire.Code(signature.Code), Message: signature.Message, Status: signature.Status}

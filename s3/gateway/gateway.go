@@ -44,8 +44,9 @@ type Event struct {
 	Status    int
 	Code      wire.Code // "" unless the answer was an error
 	Transport string    // how the object's bytes travelled
-	BytesIn   int64     // of the request's body, as framed
-	BytesOut  int64     // of the answer's body
+	BytesIn   int64     // of the request's body, as framed; with RDMA, what was read from the window
+	BytesOut  int64     // of the answer's body; with RDMA, what was written into the window
+	Declined  string    // why it could not have the RDMA that it asked for; "" if it could, or did not ask
 	Duration  time.Duration
 }
 
@@ -61,6 +62,8 @@ type Limits struct {
 	Requests int
 	// Stall is how long a client may take to send or to take any bytes. 0: no limit.
 	Stall time.Duration
+	// RDMA is how long a transfer by RDMA may take as a whole. 0: DefaultRDMALimit.
+	RDMA time.Duration
 }
 
 // Config is what a Gateway works with.
@@ -75,6 +78,7 @@ type Config struct {
 	Domains   []string // host names under which buckets are sub-domains; see wire.Parse
 	HostID    string   // x-amz-id-2: which server answered
 	Limits    Limits
+	RDMA      RDMA         // nil: requests for it are declined
 	Observer  Observer     // may be nil
 	Logger    *slog.Logger // may be nil
 }
@@ -174,7 +178,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	whole := c.finish(hr.Context(), resp, err)
 	event := Event{
 		Op: c.op(), Status: c.status, Code: c.code, Transport: TransportHTTP,
-		BytesIn: c.body.read, BytesOut: c.written, Duration: time.Since(start),
+		BytesIn: c.body.read, BytesOut: c.written, Declined: c.declined, Duration: time.Since(start),
+	}
+	if c.rdma != nil && c.rdma.opened {
+		event.Transport, event.BytesIn, event.BytesOut = TransportRDMA, c.rdma.in, c.rdma.out
 	}
 	if g.config.Observer != nil {
 		g.config.Observer.Observe(event)
@@ -204,6 +211,9 @@ func (g *Gateway) do(ctx context.Context, c *call) (*response, error) {
 		return nil, err
 	}
 	if err := g.checkOwner(ctx, &c.request); err != nil {
+		return nil, err
+	}
+	if err := g.parseRDMA(&c.request); err != nil {
 		return nil, err
 	}
 	h := handlers[c.request.Op]

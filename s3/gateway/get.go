@@ -24,6 +24,12 @@ func (g *Gateway) getObject(ctx context.Context, _ Principal, r *request) (*resp
 	if err != nil {
 		return nil, errors.Join(err, object.Close())
 	}
+	if r.rdma != nil {
+		if err := errors.Join(g.sendWindow(ctx, r, object, resp), object.Close()); err != nil {
+			return nil, err
+		}
+		return resp, nil
+	}
 	resp.object = object
 	return resp, nil
 }

@@ -155,11 +155,18 @@ func (g *Gateway) uploadPart(ctx context.Context, _ Principal, r *request) (*res
 		sum, err := u.check(d)
 		return store.Seal{Checksums: partChecksums(sum, d)}, err
 	}
-	p, err := g.store.PutPart(ctx, part)
+	var p store.Part
+	err = g.receive(ctx, r, u, func() (err error) {
+		p, err = g.store.PutPart(ctx, part)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	resp := &response{}
+	if r.rdma != nil {
+		r.rdma.answer(resp, p.SizeBytes)
+	}
 	resp.set("ETag", quote(p.ETag))
 	if len(p.Checksums) > 0 {
 		resp.set(p.Checksums[0].Algorithm.HeaderKey(), checksum.Encode(p.Checksums[0].Value))

@@ -39,19 +39,26 @@ func (g *Gateway) putObject(ctx context.Context, _ Principal, r *request) (*resp
 	if _, err := g.store.Bucket(ctx, r.Bucket); err != nil {
 		return nil, err
 	}
-	o, err := g.store.Put(ctx, store.PutRequest{
-		Bucket: r.Bucket, Key: r.Key, SizeBytes: u.sizeBytes,
-		System: meta.System, User: meta.User, Attributes: tagAttributes(meta.Tags), Body: u,
-		Finish: func(d store.Digests) (store.Seal, error) {
-			sum, err := u.check(d)
-			return store.Seal{Checksums: []store.Checksum{sum}}, err
-		},
-		Precondition: writePrecondition(r),
+	var o store.Object
+	err = g.receive(ctx, r, u, func() (err error) {
+		o, err = g.store.Put(ctx, store.PutRequest{
+			Bucket: r.Bucket, Key: r.Key, SizeBytes: u.sizeBytes,
+			System: meta.System, User: meta.User, Attributes: tagAttributes(meta.Tags), Body: u,
+			Finish: func(d store.Digests) (store.Seal, error) {
+				sum, err := u.check(d)
+				return store.Seal{Checksums: []store.Checksum{sum}}, err
+			},
+			Precondition: writePrecondition(r),
+		})
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	resp := &response{}
+	if r.rdma != nil {
+		r.rdma.answer(resp, o.SizeBytes)
+	}
 	resp.set("ETag", quote(o.ETag))
 	setChecksums(resp, o.Checksums, &o)
 	return resp, nil

@@ -23,6 +23,7 @@ const (
 	InvalidPart               Code = "InvalidPart"
 	InvalidPartOrder          Code = "InvalidPartOrder"
 	InvalidRange              Code = "InvalidRange"
+	InvalidRDMAToken          Code = "InvalidRDMAToken"
 	InvalidRequest            Code = "InvalidRequest"
 	InvalidStorageClass       Code = "InvalidStorageClass"
 	InvalidTag                Code = "InvalidTag"
@@ -41,6 +42,8 @@ const (
 	NotImplemented            Code = "NotImplemented"
 	NotModified               Code = "NotModified"
 	PreconditionFailed        Code = "PreconditionFailed"
+	RDMANotSupported          Code = "RDMANotSupported"
+	RDMATransferFailed        Code = "RDMATransferFailed"
 	RequestTimeout            Code = "RequestTimeout"
 	ServiceUnavailable        Code = "ServiceUnavailable"
 	SlowDown                  Code = "SlowDown"
@@ -76,7 +79,12 @@ var codes = map[Code]codeInfo{
 		"The part may not have been uploaded, or the specified entity tag may not match the part's entity tag."},
 	InvalidPartOrder: {http.StatusBadRequest,
 		"The list of parts was not in ascending order. Parts must be ordered by part number."},
-	InvalidRange:        {http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable"},
+	InvalidRange: {http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable"},
+	// The codes of RDMA are of the draft "RDMA protocol for S3", version 1.0.
+	InvalidRDMAToken: {http.StatusBadRequest, "The RDMA token is malformed."},
+	RDMANotSupported: {http.StatusNotImplemented,
+		"This request can't be served by RDMA. Send it again without an RDMA token."},
+	RDMATransferFailed:  {http.StatusInternalServerError, "The transfer by RDMA failed."},
 	InvalidRequest:      {http.StatusBadRequest, "Invalid Request"},
 	InvalidStorageClass: {http.StatusBadRequest, "The storage class you specified is not valid"},
 	InvalidTag:          {http.StatusBadRequest, "The tag provided was not a valid tag."},

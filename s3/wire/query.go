@@ -63,6 +63,16 @@ func (q *Query) Has(name string) bool {
 	return ok
 }
 
+// HasFold is Has for a name in upper or lower case.
+func (q *Query) HasFold(name string) bool {
+	for _, p := range q.params {
+		if len(p.Name) == len(name) && strings.EqualFold(p.Name, name) {
+			return true
+		}
+	}
+	return false
+}
+
 // Count returns the value of a parameter that is a number of 0 … limit, or fallback if it is not
 // there or empty. A greater number counts as limit; anything else is InvalidArgument.
 func (q *Query) Count(name string, fallback, limit int) (int, error) {
