@@ -29,10 +29,14 @@ type Config struct {
 	Listen         string        `toml:"listen"`      // the S3 address
 	MgmtListen     string        `toml:"mgmt-listen"` // the management address
 	RDMA           string        `toml:"rdma"`        // RDMAAuto …
-	RDMAListen     string        `toml:"rdma-listen"` // the address of the soft provider
-	Region         string        `toml:"region"`      // the S3 region that signatures must name
-	Domains        []string      `toml:"domain"`      // suffixes for virtual-host style
-	ArenaSize      Size          `toml:"arena-size"`  // the arena of I/O buffers, in bytes
+	RDMAListen     string        `toml:"rdma-listen"` // where clients open sessions
+	RDMAAllow      []string      `toml:"rdma-allow"`  // networks that tokens may name
+	RDMACRC        bool          `toml:"rdma-crc"`    // of the soft provider
+	RDMATimeout    time.Duration `toml:"rdma-timeout"`
+	RDMATransfers  int           `toml:"rdma-transfers"` // at once
+	Region         string        `toml:"region"`         // the S3 region that signatures must name
+	Domains        []string      `toml:"domain"`         // suffixes for virtual-host style
+	ArenaSize      Size          `toml:"arena-size"`     // the arena of I/O buffers, in bytes
 	MemoryLimit    Size          `toml:"memory-limit"`
 	MaxConnections int           `toml:"max-connections"` // open S3 connections
 	DrainTimeout   time.Duration `toml:"drain-timeout"`
@@ -47,6 +51,9 @@ const (
 	RDMASoft  = "soft"
 	RDMAVerbs = "verbs"
 	RDMAOff   = "off"
+	// RDMANull moves no bytes: what is stored through it is garbage. It is for measuring what the rest
+	// costs, and not in the help text.
+	RDMANull = "null"
 )
 
 // The values of LogFormat.
@@ -75,6 +82,9 @@ func Default() Config {
 		Listen:         "127.0.0.1:9000",
 		MgmtListen:     "127.0.0.1:9443",
 		RDMA:           RDMAAuto,
+		RDMACRC:        true,
+		RDMATimeout:    8 * time.Second,
+		RDMATransfers:  256,
 		Region:         "us-east-1",
 		ArenaSize:      96 * MiB,
 		MemoryLimit:    128 * MiB,

@@ -1,6 +1,10 @@
 package config
 
-import "github.com/spf13/pflag"
+import (
+	"time"
+
+	"github.com/spf13/pflag"
+)
 
 // option is one row of the table of options: a name, bound to a field of a Config.
 type option struct {
@@ -29,6 +33,18 @@ func number(field func(*Config) *int) func(*pflag.FlagSet, *Config, string, stri
 	}
 }
 
+func boolean(field func(*Config) *bool) func(*pflag.FlagSet, *Config, string, string) {
+	return func(fs *pflag.FlagSet, c *Config, name, doc string) {
+		fs.BoolVar(field(c), name, *field(c), doc)
+	}
+}
+
+func duration(field func(*Config) *time.Duration) func(*pflag.FlagSet, *Config, string, string) {
+	return func(fs *pflag.FlagSet, c *Config, name, doc string) {
+		fs.DurationVar(field(c), name, *field(c), doc)
+	}
+}
+
 func size(field func(*Config) *Size) func(*pflag.FlagSet, *Config, string, string) {
 	return func(fs *pflag.FlagSet, c *Config, name, doc string) { fs.Var(field(c), name, doc) }
 }
@@ -50,10 +66,18 @@ var options = []option{
 	{"listen", "serve S3 at `ADDR`", "", text(func(c *Config) *string { return &c.Listen })},
 	{"mgmt-listen", "serve health and metrics at `ADDR` (https)", "",
 		text(func(c *Config) *string { return &c.MgmtListen })},
-	{"rdma", "RDMA `MODE`: auto, soft, verbs or off; this version has no RDMA, so auto is off", "",
+	{"rdma", "RDMA `MODE`: auto, soft, verbs or off; this version has the soft provider only, so auto is soft", "",
 		text(func(c *Config) *string { return &c.RDMA })},
-	{"rdma-listen", "`ADDR` of the soft RDMA provider; not used in this version", "",
+	{"rdma-listen", "accept RDMA connections at `ADDR` from clients that can't be reached themselves", "",
 		text(func(c *Config) *string { return &c.RDMAListen })},
+	{"rdma-allow", "`NETWORK` (address or CIDR) that RDMA tokens may name besides the client's own address (repeatable)", "",
+		texts(func(c *Config) *[]string { return &c.RDMAAllow })},
+	{"rdma-crc", "protect RDMA messages of the soft provider by CRCs, even where the client would do without", "",
+		boolean(func(c *Config) *bool { return &c.RDMACRC })},
+	{"rdma-timeout", "give up a transfer by RDMA after `DURATION`; clients wait 10s", "",
+		duration(func(c *Config) *time.Duration { return &c.RDMATimeout })},
+	{"rdma-transfers", "do at most `N` transfers by RDMA at a time; more wait", "",
+		number(func(c *Config) *int { return &c.RDMATransfers })},
 	{"region", "S3 region `NAME` that signatures must have", "", text(func(c *Config) *string { return &c.Region })},
 	{"domain", "`DOMAIN` whose sub-domains are buckets, for virtual-host requests (repeatable)", "",
 		texts(func(c *Config) *[]string { return &c.Domains })},
@@ -64,14 +88,12 @@ var options = []option{
 	{"max-connections", "accept at most `N` S3 connections at a time; more wait", "",
 		number(func(c *Config) *int { return &c.MaxConnections })},
 	{"drain-timeout", "wait at most `DURATION` for the requests in progress at a stop", "",
-		func(fs *pflag.FlagSet, c *Config, name, doc string) {
-			fs.DurationVar(&c.DrainTimeout, name, c.DrainTimeout, doc)
-		}},
+		duration(func(c *Config) *time.Duration { return &c.DrainTimeout })},
 	{"log-format", "log `FORMAT`: text or json", "", text(func(c *Config) *string { return &c.LogFormat })},
 	{"log-level", "least `LEVEL` to log: debug, info, warn or error", "",
 		text(func(c *Config) *string { return &c.LogLevel })},
 	{"pprof", "serve Go profiles at /debug/pprof/ of the management address, which must be a loopback one", "",
-		func(fs *pflag.FlagSet, c *Config, name, doc string) { fs.BoolVar(&c.Pprof, name, c.Pprof, doc) }},
+		boolean(func(c *Config) *bool { return &c.Pprof })},
 }
 
 // bindAll registers every option on fs, bound to c, with c's values as the defaults.

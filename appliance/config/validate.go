@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/millrace/millrace/appliance/erasure"
@@ -72,13 +73,7 @@ func (c *Config) validateNetwork() error {
 	if c.RDMAListen != "" {
 		address("rdma-listen", c.RDMAListen)
 	}
-	switch c.RDMA {
-	case RDMAAuto, RDMAOff:
-	case RDMASoft, RDMAVerbs:
-		errs = append(errs, fmt.Errorf("rdma %q: this version has no RDMA; use auto or off", c.RDMA))
-	default:
-		errs = append(errs, fmt.Errorf("rdma %q: want auto, soft, verbs or off", c.RDMA))
-	}
+	errs = append(errs, c.validateRDMA())
 	if c.Pprof && !loopback(c.MgmtListen) {
 		errs = append(errs, fmt.Errorf("pprof: %q is not a loopback address", c.MgmtListen))
 	}
@@ -89,6 +84,43 @@ func (c *Config) validateNetwork() error {
 		errs = append(errs, errors.New("domain: empty"))
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Config) validateRDMA() error {
+	var errs []error
+	switch c.RDMA {
+	case RDMAAuto, RDMASoft, RDMAOff, RDMANull:
+	case RDMAVerbs:
+		errs = append(errs, fmt.Errorf("rdma %q: this version has the soft provider only", c.RDMA))
+	default:
+		errs = append(errs, fmt.Errorf("rdma %q: want auto, soft, verbs or off", c.RDMA))
+	}
+	if _, err := c.RDMANetworks(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.RDMATimeout <= 0 {
+		errs = append(errs, fmt.Errorf("rdma-timeout %v: want more than 0", c.RDMATimeout))
+	}
+	if c.RDMATransfers < 1 {
+		errs = append(errs, fmt.Errorf("rdma-transfers %d: want at least 1", c.RDMATransfers))
+	}
+	return errors.Join(errs...)
+}
+
+// RDMANetworks returns RDMAAllow, parsed.
+func (c *Config) RDMANetworks() ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for _, text := range c.RDMAAllow {
+		p, err := netip.ParsePrefix(text)
+		if a, addrErr := netip.ParseAddr(text); addrErr == nil {
+			p, err = a.Prefix(a.BitLen())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("rdma-allow %q: want an address or a network like 192.0.2.0/24", text)
+		}
+		list = append(list, p.Masked())
+	}
+	return list, nil
 }
 
 // loopback tells whether address is of this machine alone.

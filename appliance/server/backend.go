@@ -17,6 +17,8 @@ type backend struct {
 	// health tells status, drives and scheme; the rest is filled in by the caller.
 	health func() endpoint.Health
 	close  func() error
+	// memory is where objects' bytes are on their way, for registration with RDMA; nil if nowhere in particular.
+	memory []byte
 }
 
 // openBackend opens the store that a configuration names. It is a parameter of the wiring so that

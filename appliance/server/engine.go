@@ -37,6 +37,7 @@ func openEngine(ctx context.Context, c *config.Config, log *slog.Logger) (*backe
 		sources: metrics.Sources{Drives: v.driveStates, Arena: v.arenaUse, Engine: v.counters, DataShares: v.dataShares},
 		health:  v.health,
 		close:   func() error { return errors.Join(e.Close(), d.close(), buffers.Close()) },
+		memory:  buffers.Memory(),
 	}, nil
 }
 

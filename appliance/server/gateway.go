@@ -33,7 +33,7 @@ func operations() []string {
 
 // newGateway returns the S3 front over the backend's store, with the root account alone.
 func newGateway(
-	c *config.Config, back *backend, root sigv4.Credential, set *metrics.Set, log *slog.Logger,
+	c *config.Config, back *backend, rdma gateway.RDMA, root sigv4.Credential, set *metrics.Set, log *slog.Logger,
 ) http.Handler {
 	accounts := rootAccount{root}
 	return gateway.New(gateway.Config{
@@ -43,7 +43,8 @@ func newGateway(
 		Region:   c.Region,
 		Domains:  c.Domains,
 		HostID:   rand.Text()[:16],
-		Limits:   gateway.Limits{Requests: c.MaxConnections, Stall: stallTimeout},
+		Limits:   gateway.Limits{Requests: c.MaxConnections, Stall: stallTimeout, RDMA: c.RDMATimeout},
+		RDMA:     rdma,
 		Observer: observer{set},
 		Logger:   log,
 	})
@@ -74,9 +75,6 @@ func (a rootAccount) Account(id string) wire.Account {
 	return wire.Account{ID: id, DisplayName: "unknown"}
 }
 
-// rdmaNotSupported is the code of a declined request for RDMA.
-const rdmaNotSupported = wire.Code("RDMANotSupported")
-
 // observer counts the front's requests.
 type observer struct{ set *metrics.Set }
 
@@ -87,7 +85,7 @@ func (o observer) Observe(e gateway.Event) {
 		transport = metrics.RDMATransport
 	}
 	o.set.S3.Observe(int(e.Op), e.Status, transport, e.BytesIn, e.BytesOut, e.Duration)
-	if e.Code == rdmaNotSupported {
-		o.set.RDMA.Declined(metrics.DeclinedOff)
+	if e.Declined != "" {
+		o.set.RDMA.Declined(e.Declined)
 	}
 }

@@ -88,14 +88,18 @@ func run(ctx context.Context, c *config.Config, o Options, open openBackend) err
 		}
 		return err
 	}
-	a := newAppliance(c, o, back, root)
+	fabric, err := openFabric(c, back.memory, o.Logger)
+	if err != nil {
+		return errors.Join(err, back.close())
+	}
+	a := newAppliance(c, o, back, fabric, root)
 	a.serve(listeners, certificate)
 	if generated {
 		fmt.Fprintf(o.Stdout, "millrace: made the first credentials, kept in %s\n  access_key=%s\n  secret_key=%s\n",
 			filepath.Join(dir, credentialsFile), root.AccessKey, root.SecretKey)
 	}
-	fmt.Fprintf(o.Stdout, "millrace: ready s3=http://%s mgmt=https://%s rdma=off\n",
-		listeners.s3.Addr(), listeners.mgmt.Addr())
+	fmt.Fprintf(o.Stdout, "millrace: ready s3=http://%s mgmt=https://%s rdma=%s\n",
+		listeners.s3.Addr(), listeners.mgmt.Addr(), fabric.ready())
 	// An error means that systemd is not there to be told.
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
 	failed := a.wait(ctx)
@@ -133,6 +137,7 @@ type appliance struct {
 	config   *config.Config
 	log      *slog.Logger
 	back     *backend
+	fabric   *fabric
 	version  string
 	requests *requests
 	metrics  *metrics.Set
@@ -142,14 +147,14 @@ type appliance struct {
 	stopping chan struct{}
 }
 
-func newAppliance(c *config.Config, o Options, back *backend, root sigv4.Credential) *appliance {
-	a := &appliance{config: c, log: o.Logger, back: back, version: o.Version,
+func newAppliance(c *config.Config, o Options, back *backend, f *fabric, root sigv4.Credential) *appliance {
+	a := &appliance{config: c, log: o.Logger, back: back, fabric: f, version: o.Version,
 		failed: make(chan error, 2), stopping: make(chan struct{})}
 	a.requests = &requests{}
 	sources := back.sources
-	sources.Requests = a.requests.running.Load
+	sources.Requests, sources.RDMA = a.requests.running.Load, f.traffic
 	a.metrics = metrics.New(operations(), sources, o.Version)
-	a.requests.next = newGateway(c, back, root, a.metrics, o.Logger)
+	a.requests.next = newGateway(c, back, f.front(), root, a.metrics, o.Logger)
 	return a
 }
 
@@ -199,7 +204,8 @@ func (a *appliance) stop() error {
 	if !a.requests.wait(closeTimeout) {
 		return errors.New("stop: a request does not end; the drives are left as after a power cut")
 	}
-	err := a.back.close()
+	// The memory is deregistered before it is unmapped.
+	err := errors.Join(a.fabric.close(), a.back.close())
 	last, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	return errors.Join(err, a.mgmt.Close(last))

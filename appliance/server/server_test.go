@@ -58,7 +58,7 @@ type running struct {
 	https    *http.Client
 }
 
-var readyLine = regexp.MustCompile(`(?m)^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=(https://127\.0\.0\.1:\d+) rdma=off$`)
+var readyLine = regexp.MustCompile(`(?m)^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=(https://127\.0\.0\.1:\d+) rdma=soft$`)
 
 func start(t *testing.T, change func(*config.Config), getenv func(string) string) *running {
 	t.Helper()

@@ -44,6 +44,8 @@ type Sources struct {
 	Drives func() []Drive
 	Arena  func() Arena
 	Engine func() Engine
+	// RDMA is nil where there is none: its metrics are then zero.
+	RDMA func() RDMATraffic
 	// Requests is the number of S3 requests in progress.
 	Requests func() int64
 	// DataShares gives k and n of the pool's scheme, for the usable capacity.
@@ -55,7 +57,7 @@ type Set struct {
 	registry *prometheus.Registry
 	// S3 is for the S3 front.
 	S3 *S3
-	// RDMA is for the RDMA transports.
+	// RDMA is for requests that asked for it in vain.
 	RDMA *RDMA
 }
 

@@ -26,8 +26,12 @@ func testSet() *Set {
 				{Slot: 11, ID: "u1", State: "missing"},
 			}
 		},
-		Arena:      func() Arena { return Arena{SizeBytes: 96, UsedBytes: 4} },
-		Engine:     func() Engine { return Engine{DegradedReads: 3} },
+		Arena:  func() Arena { return Arena{SizeBytes: 96, UsedBytes: 4} },
+		Engine: func() Engine { return Engine{DegradedReads: 3} },
+		RDMA: func() RDMATraffic {
+			return RDMATraffic{Provider: "soft", ReadOps: 2, ReadBytes: 20, WriteOps: 3, WriteBytes: 30, Failed: 4, Connections: 5,
+				BouncedBytes: 6, DeviceCopiedBytes: 7}
+		},
 		Requests:   func() int64 { return 1 },
 		DataShares: func() (int, int) { return 2, 3 },
 	}, "v1")
@@ -50,7 +54,14 @@ func TestScrape(t *testing.T) {
 		`millrace_s3_bytes_total{direction="out",transport="rdma"} 0`,
 		`millrace_s3_request_duration_seconds_bucket{op="GetObject",transport="http",le="0.005"} 2`,
 		`millrace_s3_requests_in_flight 1`,
-		`millrace_rdma_operations_total{direction="read",provider="soft"} 0`,
+		`millrace_rdma_operations_total{direction="read",provider="soft"} 2`,
+		`millrace_rdma_bytes_total{direction="read",provider="soft"} 20`,
+		`millrace_rdma_operations_total{direction="write",provider="soft"} 3`,
+		`millrace_rdma_bytes_total{direction="write",provider="soft"} 30`,
+		`millrace_rdma_failed_total{provider="soft"} 4`,
+		`millrace_rdma_connections{provider="soft"} 5`,
+		`millrace_rdma_copied_bytes_total{by="bounce",provider="soft"} 6`,
+		`millrace_rdma_copied_bytes_total{by="device",provider="soft"} 7`,
 		`millrace_rdma_bytes_total{direction="write",provider="verbs"} 0`,
 		`millrace_rdma_declined_total{reason="off"} 0`,
 		`millrace_drive_read_bytes_total{drive="00"} 7`,

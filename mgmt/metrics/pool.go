@@ -25,6 +25,7 @@ func (p *pool) Collect(to chan<- prometheus.Metric) {
 	if p.sources.Drives != nil {
 		p.collectDrives(gauge, count)
 	}
+	p.collectRDMA(gauge, count)
 	if p.sources.Requests != nil {
 		gauge(desc("millrace_s3_requests_in_flight", "S3 requests in progress."), float64(p.sources.Requests()))
 	}

@@ -106,35 +106,3 @@ func (s *S3) counter(r *row, op, status int, t Transport) prometheus.Counter {
 	slot.Store(&c) // whoever comes second stores the same counter
 	return c
 }
-
-// RDMA counts the RDMA transports' work. No transport is there yet; the metrics are, at zero.
-type RDMA struct {
-	declined *prometheus.CounterVec
-}
-
-func newRDMA(registry *prometheus.Registry) *RDMA {
-	operations := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "millrace_rdma_operations_total", Help: "RDMA work requests completed, by direction and provider."},
-		[]string{"direction", "provider"})
-	bytes := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "millrace_rdma_bytes_total", Help: "Bytes moved by RDMA, by direction and provider."},
-		[]string{"direction", "provider"})
-	r := &RDMA{declined: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "millrace_rdma_declined_total", Help: "Requests for RDMA that were declined, by reason."},
-		[]string{"reason"})}
-	registry.MustRegister(operations, bytes, r.declined)
-	for _, direction := range []string{"read", "write"} {
-		for _, provider := range []string{"soft", "verbs"} {
-			operations.WithLabelValues(direction, provider)
-			bytes.WithLabelValues(direction, provider)
-		}
-	}
-	r.declined.WithLabelValues(DeclinedOff)
-	return r
-}
-
-// DeclinedOff is the reason where the appliance serves no RDMA.
-const DeclinedOff = "off"
-
-// Declined counts a request for RDMA that was declined.
-func (r *RDMA) Declined(reason string) { r.declined.WithLabelValues(reason).Inc() }

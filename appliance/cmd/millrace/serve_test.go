@@ -23,7 +23,7 @@ type process struct {
 	done   chan error
 }
 
-var readyLine = regexp.MustCompile(`^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=https://127\.0\.0\.1:\d+ rdma=off$`)
+var readyLine = regexp.MustCompile(`^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=https://127\.0\.0\.1:\d+ rdma=soft$`)
 
 // serve starts the process and waits for its ready line.
 func serve(t *testing.T, args ...string) *process {
