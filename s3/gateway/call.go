@@ -214,8 +214,8 @@ func (c *call) fail(err error) {
 	e := c.gateway.render(&c.request, err)
 	c.code, c.cause = e.Code, err
 	c.resp = &response{status: e.HTTPStatus()}
-	if e.Code == wire.RDMANotSupported {
-		c.decline(err)
+	if e.Code == wire.RDMANotSupported || e.Code == wire.RDMATransferFailed {
+		c.denyRDMA(e, err)
 	}
 	for _, f := range e.Fields {
 		switch f.Name {
@@ -243,14 +243,14 @@ func (c *call) fail(err error) {
 	c.write(body)
 }
 
-// decline tells the client to come again without RDMA.
-func (c *call) decline(err error) {
+// denyRDMA tells the client to come again without RDMA, or with a fresh token.
+func (c *call) denyRDMA(e *wire.Error, err error) {
 	var d *Declined
 	if errors.As(err, &d) {
 		c.declined = d.Reason
 	}
 	if c.rdma == nil || !c.rdma.bare {
-		c.resp.set(headerReply, strconv.Itoa(http.StatusNotImplemented))
+		c.resp.set(headerReply, strconv.Itoa(e.HTTPStatus()))
 	}
 }
 

@@ -175,19 +175,22 @@ func (g *Gateway) transfer(ctx context.Context, r *request, n int64,
 		return err
 	}
 	r.rdma.opened = true
-	m := &metered{RDMATransfer: t, ask: r.rdma}
+	m := &metered{RDMATransfer: t, ask: r.rdma, limited: limited}
 	err = move(limited, m)
 	t.Close()
 	late := limited.Err() != nil
-	if err == nil || ctx.Err() != nil { // done, or the client is gone
+	switch {
+	case err == nil || ctx.Err() != nil: // done, or the client is gone
 		return err
-	}
-	if m.err != nil && errors.Is(err, m.err) || late && errors.Is(err, limited.Err()) {
-		failed := &wire.Error{Code: wire.RDMATransferFailed, Cause: err}
-		if late {
-			failed.Message = fmt.Sprintf("The RDMA transfer was not done within %v.", limit)
+	case late && errors.Is(err, limited.Err()) && !m.began:
+		return &wire.Error{Code: wire.SlowDown, Cause: err}
+	case late && errors.Is(err, limited.Err()):
+		return &wire.Error{
+			Code: wire.RDMATransferFailed, Cause: err,
+			Message: fmt.Sprintf("The RDMA transfer was not done within %v.", limit),
 		}
-		return failed
+	case m.err != nil && errors.Is(err, m.err):
+		return &wire.Error{Code: wire.RDMATransferFailed, Cause: err}
 	}
 	return err
 }
@@ -199,12 +202,15 @@ const DefaultRDMALimit = 8 * time.Second
 // metered counts what a transfer moves, and remembers its error.
 type metered struct {
 	RDMATransfer
-	ask *rdmaAsk
-	err error
+	ask     *rdmaAsk
+	limited context.Context
+	began   bool // something was tried in time
+	err     error
 }
 
 // Write implements io.Writer.
 func (m *metered) Write(p []byte) (int, error) {
+	m.began = m.began || m.limited.Err() == nil
 	n, err := m.RDMATransfer.Write(p)
 	m.ask.out += int64(n)
 	m.err = err
@@ -213,6 +219,7 @@ func (m *metered) Write(p []byte) (int, error) {
 
 // Read implements io.Reader.
 func (m *metered) Read(p []byte) (int, error) {
+	m.began = m.began || m.limited.Err() == nil
 	n, err := m.RDMATransfer.Read(p)
 	m.ask.in += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {

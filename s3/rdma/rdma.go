@@ -57,6 +57,9 @@ type Config struct {
 // bounceBytes is the size of a buffer for bytes that are elsewhere: a little more than an inline object.
 const bounceBytes = 64 << 10
 
+// maxDials is how many connections are made at once.
+const maxDials = 64
+
 // Transport implements gateway.RDMA. Make one with New.
 type Transport struct {
 	cfg      Config
@@ -67,8 +70,9 @@ type Transport struct {
 	cache    *verbs.Cache
 	listener verbs.Listener
 	sessions sessions
-	slots    chan struct{}
-	free     sync.Pool // *verbs.Requester
+	slots    chan struct{} // of transfers
+	dials    chan struct{} // connections that are being made
+	free     sync.Pool     // *verbs.Requester
 	copied   atomic.Uint64
 }
 
@@ -84,12 +88,10 @@ func New(cfg Config) (*Transport, error) {
 	}
 	t := &Transport{
 		cfg: cfg, info: cfg.Device.Info(), bounce: make(chan []byte, cfg.BounceBuffers),
-		slots: make(chan struct{}, cfg.MaxTransfers),
+		slots: make(chan struct{}, cfg.MaxTransfers), dials: make(chan struct{}, maxDials),
 	}
 	t.free.New = func() any { return verbs.NewRequester(t.info, cfg.Depth) }
-	cfg.Cache.Dial = func(ctx context.Context, to verbs.Endpoint) (verbs.Conn, error) {
-		return cfg.Device.Dial(ctx, to, nil)
-	}
+	cfg.Cache.Dial = t.dial
 	t.cache = verbs.NewCache(cfg.Cache)
 	if err := t.open(); err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -157,26 +159,34 @@ func (t *Transport) Open(ctx context.Context, r gateway.RDMARequest) (gateway.RD
 	if err := t.check(ctx, &r); err != nil {
 		return nil, err
 	}
-	if err := t.enter(ctx); err != nil {
-		return nil, err
-	}
-	x := &transfer{t: t, ctx: ctx, window: r.Window, size: r.SizeBytes}
 	if r.SizeBytes == 0 {
-		return x, nil // nothing to connect for
+		return &transfer{}, nil // nothing to connect for
 	}
 	lease, err := t.cache.Get(ctx, r.Window.Endpoint)
 	if err != nil {
-		x.Close()
 		return nil, t.unreachable(ctx, err)
 	}
-	x.lease = lease
 	// Of a session's connection only now it is known where it comes from.
 	if r.Window.Endpoint.Session && !t.mayReach(lease.Peer().Addr.Addr(), r.Peer) {
-		x.Close()
+		t.cache.Put(lease)
 		return nil, &gateway.Declined{Reason: DeclinedSession, Err: errors.New("the session is of another host")}
 	}
-	x.req = t.free.Get().(*verbs.Requester)
-	return x, nil
+	// Only now, so that requests whose client does not answer are in nobody's way.
+	if err := t.enter(ctx); err != nil {
+		t.cache.Put(lease)
+		return nil, err
+	}
+	return t.begin(ctx, &r, lease), nil
+}
+
+func (t *Transport) dial(ctx context.Context, to verbs.Endpoint) (verbs.Conn, error) {
+	select {
+	case t.dials <- struct{}{}:
+		defer func() { <-t.dials }()
+		return t.cfg.Device.Dial(ctx, to, nil)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // enter waits for a turn.

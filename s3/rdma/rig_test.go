@@ -131,11 +131,16 @@ func (r *rig) requestBy(key, method, target, body string, headers ...string) *ht
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Add(name, value)
 	}
+	r.sign(req, key, sigv4.UnsignedPayload)
+	return req
+}
+
+func (r *rig) sign(req *http.Request, key, payload string) {
+	r.t.Helper()
 	signer := sigv4.Signer{Credential: sigv4.Credential{AccessKey: key, SecretKey: r.keys[key]}, Region: region}
-	if _, err := signer.Sign(req, sigv4.UnsignedPayload, time.Now()); err != nil {
+	if _, err := signer.Sign(req, payload, time.Now()); err != nil {
 		r.t.Fatal(err)
 	}
-	return req
 }
 
 func (r *rig) send(req *http.Request) answer {

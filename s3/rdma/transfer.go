@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 	"unsafe"
 
+	"github.com/millrace/millrace/s3/gateway"
 	"github.com/millrace/millrace/verbs"
 )
 
@@ -22,23 +24,45 @@ func (s span) holds(b []byte) bool {
 	return s.start <= part.start && part.end <= s.end
 }
 
-// transfer implements gateway.RDMATransfer.
+// grace is how long a work request may go on when its request has been given up or has taken too long. A
+// client that lives is done by then, and keeps the connection: ending a work request ends that, and with it
+// all that others do there.
+const grace = 500 * time.Millisecond
+
+// transfer implements gateway.RDMATransfer. The zero value is one of no bytes.
 type transfer struct {
 	t      *Transport
-	ctx    context.Context // bounds the whole of it
+	ctx    context.Context // ends when nothing more shall be posted
+	hard   context.Context // ends when what was posted shall end
+	kill   context.CancelFunc
+	stop   func() bool // of the function that ends hard
 	window verbs.Window
 	size   int64 // what will be moved
 	at     int64 // what was
-	fenced bool  // the client has everything that was written
+	wrote  bool
+	fenced bool // the client has everything that was written
 	lease  *verbs.Lease
 	req    *verbs.Requester
 	local  [1][]byte
 	err    error // of a work request; none is posted after it
 }
 
+// begin takes over the lease, and a turn.
+func (t *Transport) begin(ctx context.Context, r *gateway.RDMARequest, l *verbs.Lease) *transfer {
+	x := &transfer{
+		t: t, ctx: ctx, window: r.Window, size: r.SizeBytes, lease: l, req: t.free.Get().(*verbs.Requester),
+	}
+	x.hard, x.kill = context.WithCancel(context.WithoutCancel(ctx))
+	x.stop = context.AfterFunc(ctx, func() { time.AfterFunc(grace, x.kill) })
+	return x
+}
+
 // Write implements io.Writer. The last write of the transfer waits for the client to have everything, so
 // that no work request is needed for that alone.
 func (x *transfer) Write(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
 	if int64(len(p)) > x.size-x.at {
 		return 0, fmt.Errorf("write beyond the %d bytes of the transfer: %w", x.size, verbs.ErrRange)
 	}
@@ -62,6 +86,8 @@ func (x *transfer) Read(p []byte) (int, error) {
 	switch {
 	case x.size == x.at:
 		return 0, io.EOF
+	case n == 0:
+		return 0, nil
 	case x.t.memory.holds(p[:n]):
 		if err := x.post(p[:n], false); err != nil {
 			return 0, err
@@ -99,18 +125,19 @@ func (x *transfer) bounced(n int, move func([]byte) error) error {
 
 // post moves one run of registered memory, and waits until it is done.
 func (x *transfer) post(p []byte, write bool) error {
-	if x.err == nil {
-		x.err = x.ctx.Err()
-	}
-	if x.err != nil || len(p) == 0 {
+	switch {
+	case x.err != nil || len(p) == 0:
 		return x.err
+	case x.ctx.Err() != nil:
+		return x.ctx.Err()
 	}
 	x.local[0] = p
 	if write {
 		x.fenced = x.at+int64(len(p)) == x.size
-		x.err = x.req.Write(x.ctx, x.lease, x.window, x.at, x.local[:], !x.fenced)
+		x.err = x.req.Write(x.hard, x.lease, x.window, x.at, x.local[:], !x.fenced)
+		x.wrote = true
 	} else {
-		x.err = x.req.Read(x.ctx, x.lease, x.window, x.at, x.local[:])
+		x.err = x.req.Read(x.hard, x.lease, x.window, x.at, x.local[:])
 	}
 	x.local[0] = nil
 	if x.err == nil {
@@ -121,22 +148,30 @@ func (x *transfer) post(p []byte, write bool) error {
 
 // Flush implements gateway.RDMATransfer.
 func (x *transfer) Flush() error {
-	if x.err == nil && x.at > 0 && !x.fenced {
-		x.err = x.req.Write(x.ctx, x.lease, x.window, x.at, nil, false)
+	if x.err == nil && x.wrote && !x.fenced {
+		x.err = x.req.Write(x.hard, x.lease, x.window, x.at, nil, false)
 		x.fenced = x.err == nil
 	}
 	return x.err
 }
 
-// Close implements gateway.RDMATransfer. Nothing is under way when it is called: every work request was
-// waited for. A requester that has seen an error is not used again.
+// Close implements gateway.RDMATransfer. Every work request was waited for, but what was written may still
+// be on its way. After an error there is nothing to wait for: the connection has ended.
 func (x *transfer) Close() {
-	if x.req != nil && x.err == nil {
+	if x.t == nil {
+		return
+	}
+	if x.wrote && !x.fenced {
+		soon := time.AfterFunc(grace, x.kill)
+		_ = x.Flush()
+		soon.Stop()
+	}
+	x.stop()
+	x.kill()
+	if x.err == nil { // a requester that has seen an error is not used again
 		x.t.free.Put(x.req)
 	}
-	if x.lease != nil {
-		x.t.cache.Put(x.lease)
-	}
-	x.req, x.lease = nil, nil
+	x.t.cache.Put(x.lease)
 	<-x.t.slots
+	x.t = nil
 }
