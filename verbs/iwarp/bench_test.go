@@ -39,13 +39,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func benchConfig(kind string) iwarp.Config { return iwarp.Config{NoCRC: kind == "soft-nocrc"} }
-
-func peerProcess(kind string) error {
+// benchMemory has all its pages, so that no page fault is measured.
+func benchMemory() []byte {
 	mem := make([]byte, benchWindow)
 	for i := range mem {
 		mem[i] = byte(i)
 	}
+	return mem
+}
+
+func benchConfig(kind string) iwarp.Config { return iwarp.Config{NoCRC: kind == "soft-nocrc"} }
+
+func peerProcess(kind string) error {
+	mem := benchMemory()
 	if kind == "tcp" {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -204,7 +210,7 @@ func plain(b *testing.B, where string, peerCPU func() float64, dir string, size 
 		b.Fatal(err)
 	}
 	defer c.Close()
-	mem := make([]byte, benchWindow)
+	mem := benchMemory()
 	off := 0
 	measure(b, size, peerCPU, func() error {
 		part := mem[off:][:size]
@@ -233,7 +239,7 @@ func soft(b *testing.B, where string, peerCPU func() float64, dir string, size i
 	w := verbs.WindowOf(tok)
 	dev := iwarp.Open(benchConfig(kind))
 	defer dev.Close()
-	r, err := dev.Register(make([]byte, benchWindow))
+	r, err := dev.Register(benchMemory())
 	if err != nil {
 		b.Fatal(err)
 	}

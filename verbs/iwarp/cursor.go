@@ -68,9 +68,14 @@ func skip(v []unix.Iovec, n int) []unix.Iovec {
 	return v
 }
 
-// vectored does one readv or writev.
+// maxVectors is the most that the kernel takes at once (IOV_MAX).
+const maxVectors = 1024
+
+// vectored does one readv or writev on a socket that does not block. The scheduler is not told: the call only
+// copies, and handing its processor to another thread meanwhile costs more than it gives.
 func vectored(call, fd uintptr, v []unix.Iovec) (int, unix.Errno) {
-	n, _, errno := unix.Syscall(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(len(v)))
+	most := min(len(v), maxVectors)
+	n, _, errno := unix.RawSyscall(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(most))
 	return int(n), errno
 }
 

@@ -89,14 +89,21 @@ func (c *conn) onReadResponse(h *header) (fault, error) {
 	case h.to != uint64(got) || n > left || h.last != (n == left):
 		return faultTaggedBounds, nil
 	}
-	if f, err := c.place(h); f != noFault || err != nil {
+	var f fault
+	var err error
+	if n < left && !x.run.off && h.payload() > x.w-x.r-h.hdrBytes {
+		n, f, err = c.answerRun(h, left-n)
+	} else {
+		f, err = c.place(h)
+	}
+	if f != noFault || err != nil {
 		return f, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r = c.reads.front() // sending may have made the ring grow
 	r.got, r.rest = got+n, x.rest
-	if !h.last {
+	if n < left {
 		return noFault, nil
 	}
 	done := c.reads.pop()
