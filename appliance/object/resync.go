@@ -153,13 +153,89 @@ func (e *Engine) copyTouched(ctx context.Context, slot uint8, keys map[string]in
 	return nil
 }
 
+// copyGroup copies keys of a group. Clearing up is in no op-log: what the others have cleared up of an upload
+// meanwhile goes too, as far as the drive's own records name it.
 func (e *Engine) copyGroup(f *filler, group int, from, to uint8, keys [][]byte) error {
 	e.gates[group].Lock()
 	defer e.gates[group].Unlock()
+	uploads := map[record.UploadID]bool{}
+	for _, k := range keys {
+		u, err := e.uploadOf(to, k)
+		if err != nil {
+			return err
+		}
+		uploads[u] = true
+	}
+	delete(uploads, record.UploadID{})
 	for some := range slices.Chunk(keys, copyBatch) {
 		if err := f.copyKeys(from, to, some); err != nil {
 			return err
 		}
+	}
+	for u := range uploads {
+		if err := e.clearUpload(group, u, from, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// uploadOf gives the upload that a drive's record of a key names, if any.
+func (e *Engine) uploadOf(slot uint8, key []byte) (u record.UploadID, err error) {
+	kind := record.KindOf(key)
+	if kind == record.UploadRecord {
+		_, _, u, err = record.ParseUploadKey(key)
+		return u, err
+	}
+	if kind != record.ObjectRecord && kind != record.FreeRecord {
+		return u, nil
+	}
+	value, err := e.stores[slot].Get(key, nil)
+	if errors.Is(err, shardstore.ErrNotFound) {
+		return u, nil
+	}
+	if err != nil {
+		return u, err
+	}
+	if kind == record.FreeRecord {
+		f, err := record.DecodeFree(value)
+		if err != nil {
+			return u, err
+		}
+		return f.Upload, nil
+	}
+	o, err := record.DecodeObject(value)
+	if err != nil {
+		return u, err
+	}
+	return o.Upload, nil
+}
+
+// clearUpload deletes from a drive the parts and the manifest of an upload that the other has no more.
+func (e *Engine) clearUpload(group int, u record.UploadID, from, to uint8) error {
+	b := e.stores[to].NewBatch()
+	forget := func(key []byte, body *record.Layout) error {
+		_, err := e.stores[from].Get(key, nil)
+		if !errors.Is(err, shardstore.ErrNotFound) {
+			return err
+		}
+		b.Delete(key)
+		if body != nil && body.Inline {
+			b.Delete(record.BodyKey(group, body.Instance))
+		}
+		return nil
+	}
+	failed := forget(record.ManifestKey(group, u), nil)
+	err := eachPartOn(e.stores[to], group, u, 0, func(p *record.Part) bool {
+		failed = errors.Join(failed, forget(record.PartKey(group, u, p.Part.Number), &p.Layout))
+		return failed == nil
+	})
+	if err := errors.Join(failed, err); err != nil {
+		b.Close()
+		return err
+	}
+	if err := e.stores[to].Commit(context.Background(), b, false); err != nil {
+		return errors.Join(err, e.drop(int(to), err))
 	}
 	return nil
 }

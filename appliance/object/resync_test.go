@@ -107,3 +107,31 @@ func TestLongAbsence(t *testing.T) {
 	checkPool(t, e)
 	wantAll(t, e, want)
 }
+
+// TestFreedWhileAway: what was freed while a drive was away for a moment must not stay on it.
+func TestFreedWhileAway(t *testing.T) {
+	b := newBox(t, erasure.Scheme{Data: 2, Parity: 2}, 5)
+	e := b.open()
+	mustBucket(t, e, "b")
+	for _, key := range []string{"k1", "k2", "k3", "k4", "k5", "k6"} {
+		if _, err := multipart(e, key, noise(1, 3000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeEngine(t, e)
+	b.drives[2].gone = true
+	e = b.open()
+	for _, key := range []string{"k1", "k2", "k3", "k4", "k5", "k6"} {
+		mustPut(t, e, "b", key, noise(2, 100))
+	}
+	waitFor(t, "quiet", e.Quiet)
+	closeEngine(t, e)
+	b.drives[2].gone = false
+	e = b.open()
+	defer closeEngine(t, e)
+	waitFor(t, "all in", func() bool { return e.Map().CountIn() == 5 && !e.Map().NeedsFill() })
+	if n := e.Counters().Resynced.Load(); n != 1 {
+		t.Errorf("%d drives brought up to date from the op-logs; want 1", n)
+	}
+	checkPool(t, e)
+}
