@@ -50,6 +50,13 @@ func (r *rig) last() gateway.Event {
 	return r.events[len(r.events)-1]
 }
 
+// count is how many requests are over.
+func (r *rig) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.events)
+}
+
 type options struct {
 	store   store.Store
 	rdma    rdma.Config
