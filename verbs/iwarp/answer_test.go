@@ -100,7 +100,7 @@ func TestWrongAnswers(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ep := answering(t, false, func(r readRequest) [][]byte { return tc.change(cut(r, data, 65520)) })
-			if _, err := readFrom(t, Config{NoCRC: true}, len(data), ep); !errors.Is(err, verbs.ErrPeer) {
+			if _, err := readFrom(t, Config{NoCRC: true, StallTimeout: 200 * time.Millisecond}, len(data), ep); !errors.Is(err, verbs.ErrPeer) {
 				t.Errorf("Read = %v; want ErrPeer", err)
 			}
 		})

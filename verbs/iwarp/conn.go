@@ -193,6 +193,9 @@ func (c *conn) enqueue(p posted) error {
 	if err := c.why(); err != nil {
 		return err
 	}
+	if c.ord == 0 && p.wr.Op != verbs.OpRecv {
+		return fmt.Errorf("peer allows no READ, so nothing can be fenced: %w", verbs.ErrPeer)
+	}
 	to, limit := &c.sends, c.dev.cfg.SendDepth
 	if p.wr.Op == verbs.OpRecv {
 		to, limit = &c.recvs, c.dev.cfg.RecvDepth

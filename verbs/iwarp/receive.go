@@ -102,7 +102,7 @@ func (c *conn) refuse(f fault, header []byte) {
 		c.blame = appendTerminate(nil, f, header)
 	}
 	c.mu.Unlock()
-	_ = c.tcp.SetDeadline(time.Now().Add(drainTime))
+	_ = c.tcp.SetDeadline(time.Now().Add(min(drainTime, c.dev.cfg.StallTimeout)))
 	c.poke()
 }
 

@@ -93,3 +93,29 @@ func TestSilentStart(t *testing.T) {
 		}
 	}
 }
+
+// TestNoReads: with a peer that allows no READs there can be no fence, so nothing is taken.
+func TestNoReads(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			if _, err := readStart(c, false); err == nil {
+				_, _ = c.Write(startFrame{reply: true, revision: 2, enhanced: true}.append(nil))
+			}
+		}
+	}()
+	dev := Open(Config{})
+	defer dev.Close()
+	c, err := dev.Dial(context.Background(), verbs.EndpointAt(l.Addr().(*net.TCPAddr).AddrPort()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Post(&verbs.WorkRequest{Op: verbs.OpWrite}, verbs.NewQueue(1))
+	if !errors.Is(err, verbs.ErrPeer) {
+		t.Errorf("Post = %v; want ErrPeer", err)
+	}
+}
