@@ -47,7 +47,7 @@ test-arm64: ## unit tests as arm64 programs, by user-mode emulation
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -short -exec $(QEMU) $(ARM64)
 
 test-clients: build ## aws CLI, s3cmd, rclone, boto3, minio-go and aws-sdk-go-v2 against bin/millrace
-	cd s3/clienttest && $(GO) vet ./... && MILLRACE_BIN=$(CURDIR)/bin/millrace $(GO) test -count=1 ./...
+	cd s3/clienttest && $(GO) vet ./... && MILLRACE_BIN=$(CURDIR)/bin/millrace $(GO) test -count=1 -timeout 20m ./...
 
 fuzz: ## run every fuzz test for FUZZTIME (5s)
 	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \
