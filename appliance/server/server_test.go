@@ -58,9 +58,14 @@ type running struct {
 	https    *http.Client
 }
 
-var readyLine = regexp.MustCompile(`(?m)^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=(https://127\.0\.0\.1:\d+) rdma=soft$`)
+var readyLine = regexp.MustCompile(`(?m)^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=(https://127\.0\.0\.1:\d+) rdma=\S+( rdma-listen=\S+)?$`)
 
 func start(t *testing.T, change func(*config.Config), getenv func(string) string) *running {
+	t.Helper()
+	return startWith(t, openMemory, change, getenv)
+}
+
+func startWith(t *testing.T, open openBackend, change func(*config.Config), getenv func(string) string) *running {
 	t.Helper()
 	c := config.Default()
 	c.Dir, c.Listen, c.MgmtListen = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
@@ -72,7 +77,7 @@ func start(t *testing.T, change func(*config.Config), getenv func(string) string
 	done := make(chan error, 1)
 	go func() {
 		done <- run(ctx, &c, Options{Stdout: r.out, Logger: slog.New(slog.NewTextHandler(r.log, nil)), Version: "v1",
-			Getenv: getenv}, openMemory)
+			Getenv: getenv}, open)
 	}()
 	select {
 	case <-r.out.ready:
