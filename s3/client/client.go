@@ -1,5 +1,6 @@
-// Package client is a small S3 client: objects by stream and by parallel parts, listings, buckets.
-// The `millrace` command is made of it, and it works against any S3 endpoint.
+// Package client is a small S3 client: objects by stream, by parallel parts, and straight into and out of
+// the caller's memory by RDMA; listings, buckets. The `millrace` command is made of it, and it works
+// against any S3 endpoint.
 //
 // It is not an SDK: it has the calls that the command needs, path-style addresses, and no cache.
 // It holds object bytes only in the buffers of the parts in flight, so its memory is bounded by
@@ -7,14 +8,12 @@
 //
 // Invariant: a call that returns without an error has moved every byte, and has compared them
 // with the checksum of the whole object where the server gives one; and its result says which
-// transport carried them.
+// transport carried them. However a call returns, no server can reach the caller's memory any more.
 package client
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -34,6 +33,12 @@ type Config struct {
 	Credential sigv4.Credential
 	// Mode says whether object bytes may, must or must not go by RDMA; "" is ModeAuto.
 	Mode Mode
+	// Device is the RDMA device; nil lets the client open one when it first needs it, as RDMA says, and close it.
+	Device *Device
+	RDMA   DeviceConfig
+	// RDMAConnect is "host:port" where the server listens for RDMA. Then this side makes the connections, as it
+	// must where the server can't reach it; else "".
+	RDMAConnect string
 	// MaxConnections limits the connections kept open; 0 is 64.
 	MaxConnections int
 	// Retries is how often a call is tried again; 0 is 4, and a negative number is none.
@@ -54,14 +59,11 @@ type Client struct {
 	base      url.URL // scheme and host
 	host      string
 	signer    sigv4.Signer
-	transfer  Transfer // what every result says: no transport but HTTP is there yet
+	path      path
 	retries   int
 	transport *http.Transport
 	buffers   sync.Pool // of *[]byte, copyBytes long
 }
-
-// ErrNoRDMA is returned by New for ModeRequire: this client has no RDMA transport.
-var ErrNoRDMA = errors.New("this build has no RDMA")
 
 // New returns a client. It opens no connection.
 func New(c Config) (*Client, error) {
@@ -72,13 +74,15 @@ func New(c Config) (*Client, error) {
 	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return nil, fmt.Errorf("endpoint %q: a path is not supported", c.Endpoint)
 	}
-	transfer, err := c.Mode.transfer()
-	if err != nil {
+	mode := c.Mode
+	if mode == "" {
+		mode = ModeAuto
+	}
+	if err := mode.check(); err != nil {
 		return nil, err
 	}
 	connections := orDefault(c.MaxConnections, defaultMaxConnections)
 	transport := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:     c.TLS,
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        connections,
@@ -90,10 +94,12 @@ func New(c Config) (*Client, error) {
 		WriteBufferSize:     64 << 10,
 	}
 	client := &Client{
-		base: url.URL{Scheme: u.Scheme, Host: u.Host}, host: u.Host, transfer: transfer,
+		base: url.URL{Scheme: u.Scheme, Host: u.Host}, host: u.Host,
 		signer:  sigv4.Signer{Credential: c.Credential, Region: c.Region},
 		retries: max(orDefault(c.Retries, defaultRetries), 0), transport: transport,
 	}
+	client.path.mode, client.path.connect, client.path.device, client.path.config = mode, c.RDMAConnect, c.Device, c.RDMA
+	transport.DialContext = client.dial
 	client.buffers.New = func() any {
 		buf := make([]byte, copyBytes)
 		return &buf
@@ -111,5 +117,9 @@ func orDefault(value, initial int) int {
 	return value
 }
 
-// Close closes idle connections. Calls in progress go on.
-func (c *Client) Close() { c.transport.CloseIdleConnections() }
+// Close closes idle connections, and the RDMA device that the client has opened. Calls in progress go on, but
+// not those by that device.
+func (c *Client) Close() {
+	c.transport.CloseIdleConnections()
+	c.path.close()
+}

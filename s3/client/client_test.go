@@ -26,7 +26,7 @@ func against(t testing.TB, h http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
-	c, err := New(Config{Endpoint: server.URL, Credential: sigv4.Credential{AccessKey: "ak", SecretKey: "sk"}})
+	c, err := New(Config{Endpoint: server.URL, Mode: ModeOff, Credential: sigv4.Credential{AccessKey: "ak", SecretKey: "sk"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,26 +51,12 @@ func TestNew(t *testing.T) {
 		{Config{Endpoint: "h:9000"}, false},
 		{Config{Endpoint: "ftp://h"}, false},
 		{Config{Endpoint: "http://h/path"}, false},
-		{Config{Endpoint: "http://h", Mode: ModeRequire}, false},
+		{Config{Endpoint: "http://h", Mode: ModeRequire}, true},
 		{Config{Endpoint: "http://h", Mode: "perhaps"}, false},
 	}
 	for _, test := range tests {
 		if _, err := New(test.config); (err == nil) != test.ok {
 			t.Errorf("New(%+v) = %v; want success %v", test.config, err, test.ok)
-		}
-	}
-	if _, err := New(Config{Endpoint: "http://h", Mode: ModeRequire}); !errors.Is(err, ErrNoRDMA) {
-		t.Errorf("New(require) = %v; want ErrNoRDMA", err)
-	}
-}
-
-func TestTransferSaysWhy(t *testing.T) {
-	for mode, want := range map[Mode]Transfer{
-		ModeAuto: {Transport: "http", Reason: "this build has no RDMA"},
-		ModeOff:  {Transport: "http"},
-	} {
-		if got, err := mode.transfer(); err != nil || got != want {
-			t.Errorf("%s.transfer() = %+v, %v; want %+v", mode, got, err, want)
 		}
 	}
 }
@@ -147,7 +133,7 @@ func TestRetries(t *testing.T) {
 	if err != nil || tries.Load() != 3 {
 		t.Fatalf("Put() = %v after %d tries; want nil after 3", err, tries.Load())
 	}
-	want := PutResult{Transfer: c.transfer, ETag: "e", SizeBytes: int64(len(data)), ChecksumVerified: true}
+	want := PutResult{Transfer: Transfer{Transport: TransportHTTP}, ETag: "e", SizeBytes: int64(len(data)), ChecksumVerified: true}
 	if diff := cmp.Diff(want, result); diff != "" {
 		t.Errorf("Put() (-want +got):\n%s", diff)
 	}

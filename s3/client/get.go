@@ -53,9 +53,33 @@ type GetResult struct {
 }
 
 // Get writes the object, or a range of it, to w in order. A connection that breaks in the middle
-// is resumed where it broke. After an error w may hold a part of the bytes.
+// is resumed where it broke. After an error w may hold a part of the bytes. By RDMA the bytes come in
+// pieces of DefaultPartBytes through the pool of the device.
 func (c *Client) Get(ctx context.Context, bucket, key string, w io.Writer, o GetOptions) (GetResult, error) {
-	result := GetResult{Transfer: c.transfer}
+	d, without, err := c.path.ready()
+	switch {
+	case err != nil:
+		return GetResult{}, err
+	case d != nil:
+		return c.getPieces(ctx, d, bucket, key, w, o)
+	}
+	return c.getBody(ctx, bucket, key, o, &copier{client: c, w: w}, without)
+}
+
+// taker takes the body of an answer. Once it has returned the error of a reader it may be called again, with
+// the bytes that follow.
+type taker interface {
+	// take reads src, of which length bytes are expected (-1: unknown), and writes the bytes to sum too, unless
+	// that is nil. An error of src is a readError.
+	take(src io.Reader, length int64, sum hash.Hash) (int64, error)
+}
+
+// getBody gets an object, or a range, in the body of an answer.
+func (c *Client) getBody(
+	ctx context.Context, bucket, key string, o GetOptions, to taker, transfer Transfer,
+) (GetResult, error) {
+	c.path.counts.fell(transfer)
+	result := GetResult{Transfer: transfer}
 	var sum hash.Hash
 	rest, expected := o, int64(-1)
 	for try := 0; ; try++ {
@@ -73,7 +97,7 @@ func (c *Client) Get(ctx context.Context, bucket, key string, w io.Writer, o Get
 			resp.Body.Close()
 			return result, fmt.Errorf("GetObject %s/%s: the server does not resume", bucket, key)
 		}
-		n, err := c.copyBody(w, sum, resp.Body)
+		n, err := to.take(resp.Body, resp.ContentLength, sum)
 		resp.Body.Close()
 		result.Bytes += n
 		rest.Offset += n
@@ -115,10 +139,15 @@ type readError struct{ err error }
 func (e *readError) Error() string { return e.err.Error() }
 func (e *readError) Unwrap() error { return e.err }
 
-// copyBody copies src to w and sum (which may be nil) through a buffer of the client's.
-func (c *Client) copyBody(w io.Writer, sum hash.Hash, src io.Reader) (int64, error) {
-	buf := c.buffers.Get().(*[]byte)
-	defer c.buffers.Put(buf)
+// copier takes a body to a writer, through a buffer of the client's.
+type copier struct {
+	client *Client
+	w      io.Writer
+}
+
+func (t *copier) take(src io.Reader, _ int64, sum hash.Hash) (int64, error) {
+	buf := t.client.buffers.Get().(*[]byte)
+	defer t.client.buffers.Put(buf)
 	var total int64
 	for {
 		n, err := src.Read(*buf)
@@ -126,7 +155,7 @@ func (c *Client) copyBody(w io.Writer, sum hash.Hash, src io.Reader) (int64, err
 			if sum != nil {
 				sum.Write((*buf)[:n])
 			}
-			if _, err := w.Write((*buf)[:n]); err != nil {
+			if _, err := t.w.Write((*buf)[:n]); err != nil {
 				return total, err
 			}
 			total += int64(n)
@@ -137,5 +166,45 @@ func (c *Client) copyBody(w io.Writer, sum hash.Hash, src io.Reader) (int64, err
 		if err != nil {
 			return total, &readError{err}
 		}
+	}
+}
+
+// filler takes a body to memory, with no buffer in between.
+type filler struct{ rest []byte }
+
+func (t *filler) take(src io.Reader, length int64, sum hash.Hash) (int64, error) {
+	if length > int64(len(t.rest)) {
+		return 0, fmt.Errorf("%d bytes into %d: %w", length, len(t.rest), ErrTooSmall)
+	}
+	var total int64
+	for {
+		if len(t.rest) == 0 {
+			return total, t.end(src)
+		}
+		n, err := src.Read(t.rest)
+		if sum != nil {
+			sum.Write(t.rest[:n])
+		}
+		t.rest = t.rest[n:]
+		total += int64(n)
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, &readError{err}
+		}
+	}
+}
+
+// end wants nothing more.
+func (t *filler) end(src io.Reader) error {
+	var more [1]byte
+	switch n, err := io.ReadFull(src, more[:]); {
+	case n > 0:
+		return ErrTooSmall
+	case err == io.EOF:
+		return nil
+	default:
+		return &readError{err}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/s3/checksum"
+	"github.com/millrace/millrace/verbs"
 )
 
 // PutOptions say what is stored beside the bytes. The zero value is fine.
@@ -44,21 +45,37 @@ type PutResult struct {
 	ChecksumVerified bool `json:"checksum_verified"`
 }
 
-// Put stores data as one object by one request (at most 5 GiB).
+// Put stores data as one object by one request: in its body, of at most 5 GiB, or by RDMA, of less than 4 GiB,
+// for which data must be registered (Register).
 func (c *Client) Put(ctx context.Context, bucket, key string, data []byte, o PutOptions) (PutResult, error) {
 	h, crc := o.header(), ""
 	if !o.NoChecksum {
 		crc = crcText(data)
 		h.Set(checksum.CRC64NVME.HeaderKey(), crc)
 	}
-	header, err := c.discard(ctx, call{op: "PutObject", method: http.MethodPut, bucket: bucket, key: key, header: h,
-		body: func() io.Reader { return bytes.NewReader(data) }, size: int64(len(data))})
+	r := call{op: "PutObject", method: http.MethodPut, bucket: bucket, key: key, header: h}
+	header, transfer, err := c.store(ctx, &r, data)
 	if err != nil {
 		return PutResult{}, err
 	}
-	result := PutResult{Transfer: c.transfer, ETag: strings.Trim(header.Get("Etag"), `"`), SizeBytes: int64(len(data))}
+	result := PutResult{Transfer: transfer, ETag: strings.Trim(header.Get("Etag"), `"`), SizeBytes: int64(len(data))}
 	result.ChecksumVerified, err = echoed(crc, header.Get(checksum.CRC64NVME.HeaderKey()))
 	return result, err
+}
+
+// store sends a call that stores data: by RDMA, where the server reads data itself, or in the body.
+func (c *Client) store(ctx context.Context, r *call, data []byte) (http.Header, Transfer, error) {
+	got, transfer, err := c.byRDMA(ctx, r, data, verbs.RemoteRead)
+	if err != nil {
+		return nil, transfer, err
+	}
+	if transfer.Transport == TransportRDMA {
+		return got.header, transfer, nil
+	}
+	c.path.counts.fell(transfer)
+	r.body, r.size = func() io.Reader { return bytes.NewReader(data) }, int64(len(data))
+	header, err := c.discard(ctx, *r)
+	return header, transfer, err
 }
 
 // echoed tells whether the server has compared the checksum that was sent: one that does gives it

@@ -62,8 +62,8 @@ func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 
 // send makes one try.
 func (c *Client) send(ctx context.Context, r *call) (*http.Response, error) {
-	req, err := c.request(ctx, r)
-	if err != nil {
+	req := c.request(ctx, r)
+	if err := c.sign(req, ""); err != nil {
 		return nil, err
 	}
 	// Not http.Client: a redirect would carry a signature that is wrong for its target.
@@ -77,7 +77,8 @@ func (c *Client) send(ctx context.Context, r *call) (*http.Response, error) {
 	return nil, errorOf(r.op, r.resource(), resp)
 }
 
-func (c *Client) request(ctx context.Context, r *call) (*http.Request, error) {
+// request makes a request that is not signed.
+func (c *Client) request(ctx context.Context, r *call) *http.Request {
 	u := c.base
 	u.Path = "/" + r.bucket
 	if r.key != "" {
@@ -100,7 +101,7 @@ func (c *Client) request(ctx context.Context, r *call) (*http.Request, error) {
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(r.body()), nil }
 		}
 	}
-	return req, c.sign(req)
+	return req
 }
 
 // escapePath encodes every byte but the unreserved ones and "/", as Signature V4 wants it.

@@ -36,6 +36,13 @@ type UploadOptions struct {
 	Progress func(n int64)
 }
 
+func (o UploadOptions) workers() int {
+	if o.Parallel <= 0 {
+		return DefaultParallel
+	}
+	return min(o.Parallel, MaxParallel)
+}
+
 func (o UploadOptions) partBytes() int64 {
 	part := o.PartBytes
 	if part <= 0 {
@@ -49,33 +56,98 @@ func (o UploadOptions) partBytes() int64 {
 
 // Upload stores body under the key: by one PUT where it fits in one part, else by a multipart
 // upload with several parts in flight. It holds Parallel+1 parts in memory. An upload that fails
-// is aborted. A body of unknown size may have up to 10,000 parts of PartBytes.
+// is aborted. A body of unknown size may have up to 10,000 parts of PartBytes. By RDMA the parts go through the pool
+// of the device, if at least one has room there.
 func (c *Client) Upload(ctx context.Context, bucket, key string, body io.Reader, o UploadOptions) (PutResult, error) {
-	first := make([]byte, o.partBytes())
+	stock := &stock{size: int(o.partBytes()), most: o.workers() + 1}
+	device, _, err := c.path.ready()
+	if err != nil {
+		return PutResult{}, err
+	}
+	if device != nil && stock.size <= device.pool.size {
+		stock.device = device
+		defer stock.close()
+	}
+	first, err := stock.first(ctx)
+	if err != nil {
+		return PutResult{}, err
+	}
 	n, err := io.ReadFull(body, first)
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		result, err := c.Put(ctx, bucket, key, first[:n], o.PutOptions)
-		if err == nil && o.Progress != nil {
-			o.Progress(result.SizeBytes)
-		}
-		return result, err
+		return c.putOnly(ctx, bucket, key, first[:n], o)
 	case err != nil:
 		return PutResult{}, fmt.Errorf("read body: %w", err)
 	}
 	u := &upload{client: c, bucket: bucket, key: key, o: o}
-	if err := u.create(ctx); err != nil {
-		return PutResult{}, err
+	return u.run(ctx, func(ctx context.Context) error { return u.putAll(ctx, first, body, stock) })
+}
+
+// UploadBuffer stores data, of any size, as Upload does. By RDMA the server reads data itself, which must be registered
+// (Register) for that.
+func (c *Client) UploadBuffer(ctx context.Context, bucket, key string, data []byte, o UploadOptions) (PutResult, error) {
+	o.SizeBytes = int64(len(data))
+	part := min(o.partBytes(), maxWindowBytes)
+	if o.SizeBytes <= part {
+		return c.putOnly(ctx, bucket, key, data, o)
 	}
-	if err := u.putAll(ctx, first, body); err != nil {
-		u.abort(ctx)
-		return PutResult{}, err
-	}
-	result, err := u.complete(ctx)
-	if err != nil {
-		u.abort(ctx)
+	u := &upload{client: c, bucket: bucket, key: key, o: o}
+	return u.run(ctx, func(ctx context.Context) error {
+		return parallel(ctx, o.workers(), int((o.SizeBytes+part-1)/part), func(ctx context.Context, i int) error {
+			off := int64(i) * part
+			return u.put(ctx, i+1, data[off:min(off+part, o.SizeBytes)])
+		})
+	})
+}
+
+// putOnly stores an upload of one part.
+func (c *Client) putOnly(ctx context.Context, bucket, key string, data []byte, o UploadOptions) (PutResult, error) {
+	result, err := c.Put(ctx, bucket, key, data, o.PutOptions)
+	if err == nil && o.Progress != nil {
+		o.Progress(result.SizeBytes)
 	}
 	return result, err
+}
+
+// stock makes the buffers of an upload: in the pool of the device, or in ordinary memory without one.
+type stock struct {
+	device *Device
+	size   int
+	most   int
+	bufs   [][]byte // those that were made
+}
+
+// first returns the first buffer, for which it waits.
+func (s *stock) first(ctx context.Context) ([]byte, error) {
+	if s.device == nil {
+		return s.next(), nil
+	}
+	buf, err := s.device.pool.take(ctx, s.size)
+	if err == nil {
+		s.bufs = append(s.bufs, buf)
+	}
+	return buf, err
+}
+
+// next returns a further buffer, or nil where there may or can be none.
+func (s *stock) next() []byte {
+	if len(s.bufs) == s.most {
+		return nil
+	}
+	var buf []byte
+	if s.device == nil {
+		buf = make([]byte, s.size)
+	} else if buf = s.device.pool.try(s.size); buf == nil {
+		return nil
+	}
+	s.bufs = append(s.bufs, buf)
+	return buf
+}
+
+func (s *stock) close() {
+	for _, buf := range s.bufs {
+		s.device.pool.give(buf)
+	}
 }
 
 // upload is one multipart upload in progress.
@@ -85,8 +157,26 @@ type upload struct {
 	id          string
 	o           UploadOptions
 
+	via carried
+
 	mu    sync.Mutex
 	parts []uploadedPart // index is the number - 1
+}
+
+// run does the upload around putting its parts.
+func (u *upload) run(ctx context.Context, putParts func(context.Context) error) (PutResult, error) {
+	if err := u.create(ctx); err != nil {
+		return PutResult{}, err
+	}
+	if err := putParts(ctx); err != nil {
+		u.abort(ctx)
+		return PutResult{}, err
+	}
+	result, err := u.complete(ctx)
+	if err != nil {
+		u.abort(ctx)
+	}
+	return result, err
 }
 
 type uploadedPart struct {
@@ -115,12 +205,8 @@ func (u *upload) create(ctx context.Context) error {
 }
 
 // putAll reads the body part by part and has several parts stored at the same time.
-func (u *upload) putAll(ctx context.Context, first []byte, body io.Reader) error {
-	workers := u.o.Parallel
-	if workers <= 0 {
-		workers = DefaultParallel
-	}
-	workers = min(workers, MaxParallel)
+func (u *upload) putAll(ctx context.Context, first []byte, body io.Reader, stock *stock) error {
+	workers := u.o.workers()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	type part struct {
@@ -136,14 +222,14 @@ func (u *upload) putAll(ctx context.Context, first []byte, body io.Reader) error
 				if err := u.put(ctx, p.number, p.data); err != nil {
 					cancel(err)
 				}
-				free <- p.data[:cap(p.data)]
+				free <- p.data[:stock.size]
 			}
 		})
 	}
-	buffers, data := 1, first
+	data := first
 	for number := 1; len(data) > 0; number++ {
 		if number > maxParts {
-			cancel(fmt.Errorf("body longer than %d parts of %d bytes", maxParts, cap(data)))
+			cancel(fmt.Errorf("body longer than %d parts of %d bytes", maxParts, stock.size))
 			break
 		}
 		select {
@@ -153,11 +239,8 @@ func (u *upload) putAll(ctx context.Context, first []byte, body io.Reader) error
 		if ctx.Err() != nil {
 			break
 		}
-		var next []byte
-		if buffers <= workers {
-			next = make([]byte, cap(data))
-			buffers++
-		} else {
+		next := stock.next()
+		if next == nil {
 			next = <-free
 		}
 		n, err := io.ReadFull(body, next)
@@ -182,12 +265,12 @@ func (u *upload) put(ctx context.Context, number int, data []byte) error {
 		text = checksum.Encode(crc)
 		header.Set(checksum.CRC64NVME.HeaderKey(), text)
 	}
-	answer, err := u.client.discard(ctx, call{op: "UploadPart", method: http.MethodPut, bucket: u.bucket, key: u.key,
-		query: url.Values{"partNumber": {strconv.Itoa(number)}, "uploadId": {u.id}}, header: header,
-		body: func() io.Reader { return bytes.NewReader(data) }, size: int64(len(data))})
+	answer, transfer, err := u.client.store(ctx, &call{op: "UploadPart", method: http.MethodPut, bucket: u.bucket,
+		key: u.key, query: url.Values{"partNumber": {strconv.Itoa(number)}, "uploadId": {u.id}}, header: header}, data)
 	if err != nil {
 		return err
 	}
+	u.via.add(transfer)
 	if _, err := echoed(text, answer.Get(checksum.CRC64NVME.HeaderKey())); err != nil {
 		return fmt.Errorf("UploadPart %s/%s: %w", u.bucket, u.key, err)
 	}
@@ -250,7 +333,7 @@ func (u *upload) complete(ctx context.Context) (PutResult, error) {
 		body: func() io.Reader { return bytes.NewReader(document) }, size: int64(len(document))}, &answer); err != nil {
 		return PutResult{}, err
 	}
-	result := PutResult{Transfer: u.client.transfer, ETag: strings.Trim(answer.ETag, `"`), SizeBytes: size,
+	result := PutResult{Transfer: u.via.total(), ETag: strings.Trim(answer.ETag, `"`), SizeBytes: size,
 		Parts: len(u.parts)}
 	result.ChecksumVerified, err = echoed(text, answer.ChecksumCRC64NVME)
 	return result, err

@@ -125,7 +125,7 @@ func (f *benchFlags) run(ctx context.Context, env *environment, args []string) (
 	for _, n := range f.concurrency {
 		most = max(most, n)
 	}
-	to, err := f.client(env, most+8)
+	to, err := f.client(env, most+8, 0)
 	if err != nil {
 		return err
 	}

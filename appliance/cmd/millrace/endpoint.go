@@ -2,8 +2,6 @@ package main
 
 import (
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -21,8 +19,10 @@ AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION.`
 
 // endpointFlags are the flags that say where the S3 endpoint is, and how to reach it.
 type endpointFlags struct {
-	endpoint, region, credentials, rdma string
-	insecure                            bool
+	endpoint, region, credentials string
+	insecure                      bool
+	rdma, rdmaConnect             string
+	rdmaCRC                       bool
 }
 
 func (f *endpointFlags) register(fs *pflag.FlagSet) {
@@ -33,10 +33,14 @@ func (f *endpointFlags) register(fs *pflag.FlagSet) {
 		"take the access key from `FILE`, as serve keeps it in DIR/credentials")
 	fs.BoolVar(&f.insecure, "insecure", false, "do not check the certificate of an https endpoint")
 	fs.StringVar(&f.rdma, "rdma", "auto", "RDMA `MODE`: auto, require or off")
+	fs.StringVar(&f.rdmaConnect, "rdma-connect", "",
+		"make the RDMA connections to `HOST:PORT`, the server's --rdma-listen (default: the server makes them)")
+	fs.BoolVar(&f.rdmaCRC, "rdma-crc", true, "soft RDMA: guard the bytes by CRC32C; false if the server agrees")
 }
 
-// client returns a client that keeps up to that many connections; 0 is the usual number.
-func (f *endpointFlags) client(env *environment, connections int) (*client.Client, error) {
+// client returns a client that keeps up to that many connections (0 is the usual number), and has poolBytes of
+// registered memory for streams by RDMA (0 is the usual size).
+func (f *endpointFlags) client(env *environment, connections int, poolBytes int64) (*client.Client, error) {
 	credential := sigv4.Credential{AccessKey: env.getenv("AWS_ACCESS_KEY_ID"),
 		SecretKey: env.getenv("AWS_SECRET_ACCESS_KEY"), SessionToken: env.getenv("AWS_SESSION_TOKEN")}
 	if f.credentials != "" {
@@ -53,12 +57,11 @@ func (f *endpointFlags) client(env *environment, connections int) (*client.Clien
 		Region:         firstOf(f.region, env.getenv("AWS_REGION")),
 		Credential:     credential,
 		Mode:           client.Mode(f.rdma),
+		RDMA:           client.DeviceConfig{NoCRC: !f.rdmaCRC, PoolBytes: poolBytes},
+		RDMAConnect:    f.rdmaConnect,
 		MaxConnections: connections,
 		TLS:            &tls.Config{InsecureSkipVerify: f.insecure, MinVersion: tls.VersionTLS12},
 	})
-	if errors.Is(err, client.ErrNoRDMA) {
-		return nil, fmt.Errorf("--rdma require: %w", err)
-	}
 	if err != nil {
 		return nil, usagef("%v", err)
 	}

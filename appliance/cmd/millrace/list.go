@@ -52,7 +52,7 @@ func (f *listFlags) ls(ctx context.Context, env *environment, args []string) err
 			return err
 		}
 	}
-	c, err := f.client(env, 0)
+	c, err := f.client(env, 0, 0)
 	if err != nil {
 		return err
 	}

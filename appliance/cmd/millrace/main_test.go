@@ -115,7 +115,7 @@ func TestExitCodes(t *testing.T) {
 		{"get s3://bucket/k - --json", 2, "exclude each other"},
 		{"get s3://bucket/k --parallel 0", 2, "--parallel"},
 		{"get s3://bucket/k --part-size 1KiB", 2, "--part-size"},
-		{"get s3://bucket/k --rdma require", 1, "this build has no RDMA"},
+		{"get s3://bucket/k - --rdma require", 1, "NoSuchKey"},
 		{"get s3://bucket/k --rdma perhaps", 2, "want auto, require or off"},
 		{"get s3://bucket/k --endpoint h:1", 2, "endpoint"},
 		{"get s3://bucket/k --credentials /none", 1, "no such file"},

@@ -44,7 +44,7 @@ func (f *removeFlags) rm(ctx context.Context, env *environment, args []string) e
 		}
 		where = append(where, l)
 	}
-	c, err := f.client(env, 0)
+	c, err := f.client(env, 0, 0)
 	if err != nil {
 		return err
 	}
@@ -146,6 +146,6 @@ func (f *endpointFlags) bucket(env *environment, args []string) (*client.Client,
 	if l.key != "" {
 		return nil, "", usagef("%q: want a bucket, without a key", args[0])
 	}
-	c, err := f.client(env, 0)
+	c, err := f.client(env, 0, 0)
 	return c, l.bucket, err
 }

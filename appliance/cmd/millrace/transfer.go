@@ -74,9 +74,20 @@ func (r *transferResult) print(env *environment, asJSON bool, verb string) error
 	if !r.Verified {
 		checked = "not verified: the server gave no checksum"
 	}
-	_, err := fmt.Fprintf(env.stderr, "%s %s, %d bytes in %.2f s (%.1f MiB/s, %s), %s\n",
-		verb, r.Object, r.SizeBytes, r.Seconds, r.MiBPerS, r.Transport, checked)
+	_, err := fmt.Fprintf(env.stderr, "%s %s, %d bytes in %.2f s (%.1f MiB/s by %s), %s\n",
+		verb, r.Object, r.SizeBytes, r.Seconds, r.MiBPerS, carrier(r.Transfer), checked)
 	return err
+}
+
+// carrier names the transport, with the provider, or with the reason why it was not RDMA.
+func carrier(t client.Transfer) string {
+	switch {
+	case t.Transport == client.TransportRDMA:
+		return "RDMA, " + t.Provider
+	case t.Reason != "":
+		return "HTTP: " + t.Reason
+	}
+	return "HTTP"
 }
 
 func getCommand() command {
@@ -120,7 +131,7 @@ func (f *transferFlags) get(ctx context.Context, env *environment, args []string
 	if err := f.check(); err != nil {
 		return err
 	}
-	c, err := f.client(env, f.parallel)
+	c, err := f.client(env, f.parallel, (int64(f.parallel)+1)*int64(f.partSize))
 	if err != nil {
 		return err
 	}
@@ -241,7 +252,7 @@ func (f *putFlags) put(ctx context.Context, env *environment, args []string) err
 		return err
 	}
 	defer body.Close()
-	c, err := f.client(env, f.parallel)
+	c, err := f.client(env, f.parallel, (int64(f.parallel)+1)*int64(f.partSize))
 	if err != nil {
 		return err
 	}
