@@ -30,7 +30,12 @@ func (c *Client) GetBuffer(ctx context.Context, bucket, key string, dst []byte, 
 	} else if len(dst) > verbs.MaxTokenBytes {
 		window = dst[:verbs.MaxTokenBytes]
 	}
-	r := call{op: "GetObject", method: http.MethodGet, bucket: bucket, key: key, header: o.header()}
+	var info Info
+	r := call{op: "GetObject", method: http.MethodGet, bucket: bucket, key: key, header: o.header(),
+		accept: func(got *reply) error {
+			info = infoOf(got.header)
+			return checkSpan(got, o, &info)
+		}}
 	got, transfer, err := c.byRDMA(ctx, &r, window, verbs.RemoteWrite)
 	if err != nil {
 		return GetResult{}, err
@@ -38,10 +43,7 @@ func (c *Client) GetBuffer(ctx context.Context, bucket, key string, dst []byte, 
 	if transfer.Transport != TransportRDMA {
 		return c.getBody(ctx, bucket, key, o, &filler{window}, transfer)
 	}
-	result := GetResult{Transfer: transfer, Bytes: got.bytes, Info: infoOf(got.header)}
-	if err := checkSpan(&got, o, &result.Info); err != nil {
-		return GetResult{}, fmt.Errorf("GetObject %s/%s: RDMA answer: %w", bucket, key, err)
-	}
+	result := GetResult{Transfer: transfer, Bytes: got.bytes, Info: info}
 	if !o.whole() || o.NoVerify || result.Info.Checksum == checksum.None {
 		return result, nil
 	}

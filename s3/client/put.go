@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -65,6 +66,12 @@ func (c *Client) Put(ctx context.Context, bucket, key string, data []byte, o Put
 
 // store sends a call that stores data: by RDMA, where the server reads data itself, or in the body.
 func (c *Client) store(ctx context.Context, r *call, data []byte) (http.Header, Transfer, error) {
+	r.accept = func(got *reply) error {
+		if etag := got.header.Get("Etag"); got.status != http.StatusOK || got.bytes != int64(len(data)) || etag == "" {
+			return fmt.Errorf("status %d, %d bytes of %d, ETag %q", got.status, got.bytes, len(data), etag)
+		}
+		return nil
+	}
 	got, transfer, err := c.byRDMA(ctx, r, data, verbs.RemoteRead)
 	if err != nil {
 		return nil, transfer, err

@@ -42,7 +42,7 @@ type path struct {
 	mode    Mode
 	connect string // of a session; "" where the server dials
 
-	config  DeviceConfig
+	config DeviceConfig
 
 	mu     sync.Mutex
 	device *Device
@@ -383,11 +383,13 @@ func (c *Client) control(ctx context.Context, r *call, token string, window int6
 		return reply{}, breach(r, "x-amz-rdma-bytes-transferred %q for a window of %d",
 			resp.Header.Get(headerRDMABytes), window)
 	}
-	if r.method == http.MethodPut && (moved != window || resp.StatusCode != 200 || resp.Header.Get("Etag") == "") {
-		return reply{}, breach(r, "status %d, %d bytes of %d, ETag %q", resp.StatusCode, moved, window,
-			resp.Header.Get("Etag"))
+	got := reply{header: resp.Header, status: resp.StatusCode, bytes: moved}
+	if r.accept != nil {
+		if err := r.accept(&got); err != nil {
+			return reply{}, breach(r, "%v", err)
+		}
 	}
-	return reply{header: resp.Header, status: resp.StatusCode, bytes: moved}, nil
+	return got, nil
 }
 
 // breach is the error of an answer that is not as the protocol has it.

@@ -32,6 +32,9 @@ type call struct {
 	// body yields a fresh reader of size bytes for each try; nil for none.
 	body func() io.Reader
 	size int64
+	// accept judges an answer by RDMA, in which the reply is right and not more was moved than the window holds; it may
+	// be nil.
+	accept func(*reply) error
 	// once: the call is not repeated after an answer was perhaps lost.
 	once bool
 }

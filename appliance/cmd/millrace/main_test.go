@@ -86,14 +86,15 @@ func (m *millrace) ok(args ...string) string {
 	return stdout
 }
 
-func TestExitCodes(t *testing.T) {
-	m := newMillrace(t, endpoint(t))
-	m.ok("mb", "s3://bucket")
-	tests := []struct {
-		args string
-		code int
-		text string // in stdout or stderr
-	}{
+// exitCase is a command line and how it ends.
+type exitCase struct {
+	args string
+	code int
+	text string // in stdout or stderr
+}
+
+func exitCases() []exitCase {
+	return []exitCase{
 		{"", 2, "Usage:"},
 		{"help", 0, "serve"},
 		{"--help", 0, "bench"},
@@ -150,7 +151,12 @@ func TestExitCodes(t *testing.T) {
 		{"serve --drive d", 2, "--state-dir"},
 		{"serve --dir d --config /none.toml", 2, "read configuration"},
 	}
-	for _, test := range tests {
+}
+
+func TestExitCodes(t *testing.T) {
+	m := newMillrace(t, endpoint(t))
+	m.ok("mb", "s3://bucket")
+	for _, test := range exitCases() {
 		stdout, stderr, code := m.run(strings.Fields(test.args)...)
 		if code != test.code || !strings.Contains(stdout+stderr, test.text) {
 			t.Errorf("millrace %s: exit %d, %q %q; want exit %d and %q", test.args, code, stdout, stderr, test.code, test.text)
