@@ -89,14 +89,7 @@ func (c *conn) onReadResponse(h *header) (fault, error) {
 	case h.to != uint64(got) || n > left || h.last != (n == left):
 		return faultTaggedBounds, nil
 	}
-	var f fault
-	var err error
-	if n < left && !x.run.off && h.payload() > x.w-x.r-h.hdrBytes {
-		n, f, err = c.answerRun(h, left-n)
-	} else {
-		f, err = c.place(h)
-	}
-	if f != noFault || err != nil {
+	if f, err := c.place(h); f != noFault || err != nil {
 		return f, err
 	}
 	c.mu.Lock()

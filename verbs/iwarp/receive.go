@@ -43,14 +43,13 @@ type receiver struct {
 	try     func(fd uintptr) bool
 	errno   unix.Errno
 	eof     bool
-	run     run
 }
 
 func (x *receiver) init(c *conn) {
 	x.buf = make([]byte, stagingBytes)
 	x.vectors = make([]unix.Iovec, 0, maxPieces+1)
 	x.sendMSN, x.readMSN = 1, 1
-	x.try, x.run.try = c.tryRead, c.tryRun
+	x.try = c.tryRead
 }
 
 func (c *conn) receiveAll() {
@@ -138,9 +137,6 @@ func (c *conn) fetch(n int) error {
 	if x.w-x.r >= n {
 		return nil
 	}
-	if x.r == x.w && len(x.buf) > stagingBytes {
-		x.buf, x.r, x.w = make([]byte, stagingBytes), 0, 0 // after a run that was put back
-	}
 	if x.r+n > len(x.buf) || x.r == x.w {
 		x.w = copy(x.buf, x.buf[x.r:x.w])
 		x.r = 0
@@ -158,13 +154,8 @@ func (c *conn) fetch(n int) error {
 // read does one round of reading, waiting if need be.
 func (c *conn) read() error {
 	x := &c.rx
-	return c.readBy(x.try)
-}
-
-func (c *conn) readBy(try func(uintptr) bool) error {
-	x := &c.rx
 	x.errno, x.eof = 0, false
-	err := c.raw.Read(try)
+	err := c.raw.Read(x.try)
 	switch {
 	case err != nil:
 		return errors.Join(verbs.ErrPeer, err)
