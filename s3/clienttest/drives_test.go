@@ -53,6 +53,8 @@ func TestDrivesPulled(t *testing.T) {
 	putBack(t, dir, "01", "04")
 	s = startServer(t, dir)
 	check("started with the drives put back")
+	s.stop(t)
+	checkPool(t, dir)
 }
 
 // downloadWhile reads the first part of an object, calls the function, reads the rest, and

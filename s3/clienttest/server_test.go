@@ -55,7 +55,18 @@ func anyEndpoint(t *testing.T) endpoint {
 	if e, ok := externalEndpoint(); ok {
 		return e
 	}
-	return startServer(t, t.TempDir()).endpoint
+	dir := t.TempDir()
+	t.Cleanup(func() { checkPool(t, dir) }) // runs after the server's stop
+	return startServer(t, dir).endpoint
+}
+
+// checkPool wants that a stopped server has left a sound pool.
+func checkPool(t *testing.T, dir string) {
+	t.Helper()
+	out, err := exec.Command(binary(t), "fsck", "--quiet", "--deep", dir).CombinedOutput()
+	if err != nil {
+		t.Errorf("millrace fsck: %v\n%s", err, out)
+	}
 }
 
 func binary(t *testing.T) string {
