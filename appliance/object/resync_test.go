@@ -135,3 +135,35 @@ func TestFreedWhileAway(t *testing.T) {
 	}
 	checkPool(t, e)
 }
+
+// TestFreeRecordsWait: what is freed while a drive with shards of it is away is freed on the others, and remembered
+// for it. That is no fault.
+func TestFreeRecordsWait(t *testing.T) {
+	b := newBox(t, erasure.Scheme{Data: 2, Parity: 2}, 5)
+	e := b.open()
+	mustBucket(t, e, "b")
+	keys := []string{"k1", "k2", "k3", "k4", "k5", "k6"}
+	for _, key := range keys {
+		if _, err := multipart(e, key, noise(1, 60<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeEngine(t, e)
+	b.drives[2].gone = true
+	e = b.open()
+	for _, key := range keys {
+		mustPut(t, e, "b", key, nil)
+	}
+	checkPool(t, e)
+	closeEngine(t, e)
+	b.drives[2].gone = false
+	e = b.open()
+	defer closeEngine(t, e)
+	waitFor(t, "all in", func() bool { return e.Map().CountIn() == 5 && !e.Map().NeedsFill() })
+	checkPool(t, e)
+	for slot := range b.drives {
+		if n := e.Store(slot).Stats().Shards; n != 0 {
+			t.Errorf("slot %d has %d shards at the end; want 0", slot, n)
+		}
+	}
+}
