@@ -31,10 +31,10 @@ var errRepairGoesOn = errors.New("repair goes on")
 // shards, and then a walk for each number of missing shards, the greatest first, that makes them anew. It
 // is carried out in slices. Where it is, is kept on the drives, so that a restart goes on from there.
 type repairs struct {
-	state   record.Repair // by one slice at a time
-	saved   bool          // something is on the drives
-	active  atomic.Bool
-	pace    pacer
+	state  record.Repair // by one slice at a time
+	saved  bool          // something is on the drives
+	active atomic.Bool
+	pace   pacer
 
 	// For those who look.
 	segments, segmentsDone, bytes, bytesDone, failed atomic.Int64
@@ -50,11 +50,11 @@ func (e *Engine) repair(ctx context.Context) error {
 	if !r.active.Load() || r.state.Epoch != v.Epoch {
 		e.beginRepair(v)
 	}
-	w := &repairWalk{e: e, v: v, r: r, until: time.Now().Add(repairSlice)}
+	until := time.Now().Add(repairSlice)
 	for {
-		err := w.run(ctx)
+		err := (&repairWalk{e: e, v: v, r: r, until: until}).run(ctx)
 		r.note()
-		if errors.Is(err, errRepairGoesOn) {
+		if errors.Is(err, errRepairGoesOn) || ctx.Err() != nil {
 			e.saveRepair(v)
 		}
 		if err != nil {
@@ -160,48 +160,57 @@ type repairWalk struct {
 	r     *repairs
 	until time.Time
 
-	queue chan wound
+	queue chan repairTask
 	mu    sync.Mutex
-	err   error // the first of a worker
+	back  *repairTask // the first one that failed
+	err   error       // why
 }
 
-// run walks on from where the state is, and advances it, unless something fails: then all of the slice is to
-// be done again.
+// repairTask is a segment to mend, and where the walk was before it.
+type repairTask struct {
+	wound wound
+	slot  uint8
+	after []byte
+}
+
+// run walks on from where the state is, and advances it: up to the first segment that failed, if one did.
 func (w *repairWalk) run(ctx context.Context) error {
-	from := w.r.state
 	stop := w.startWorkers(ctx)
 	err := w.walk(ctx)
-	if failed := stop(); failed != nil {
-		err = failed
-	}
-	if err != nil && !errors.Is(err, errRepairGoesOn) {
-		w.r.state.Slot, w.r.state.Key = from.Slot, from.Key
+	stop()
+	if w.back != nil {
+		w.r.state.Slot, w.r.state.Key = w.back.slot, w.back.after
+		return w.err
 	}
 	return err
 }
 
 // startWorkers starts what mends; stop waits until all that was queued is done.
-func (w *repairWalk) startWorkers(ctx context.Context) (stop func() error) {
-	w.queue = make(chan wound)
-	w.err = nil
+func (w *repairWalk) startWorkers(ctx context.Context) (stop func()) {
+	w.queue = make(chan repairTask)
 	var wg sync.WaitGroup
 	for range repairWorkers {
 		wg.Go(func() {
 			w.r.pace.working.Add(1)
 			defer w.r.pace.working.Add(-1)
-			for wound := range w.queue {
-				if err := w.mend(ctx, &wound); err != nil {
-					w.mu.Lock()
-					w.err = errors.Join(w.err, err)
-					w.mu.Unlock()
+			for task := range w.queue {
+				if err := w.mend(ctx, &task.wound); err != nil {
+					w.failed(&task, err)
 				}
 			}
 		})
 	}
-	return func() error {
+	return func() {
 		close(w.queue)
 		wg.Wait()
-		return w.err
+	}
+}
+
+func (w *repairWalk) failed(t *repairTask, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.back == nil || t.slot < w.back.slot || t.slot == w.back.slot && bytes.Compare(t.after, w.back.after) < 0 {
+		w.back, w.err = t, err
 	}
 }
 
@@ -218,7 +227,8 @@ func (w *repairWalk) mend(ctx context.Context, wound *wound) error {
 	n := wound.bytes()
 	w.r.segmentsDone.Add(1)
 	w.r.rate.note(w.r.bytesDone.Add(n))
-	return w.r.pace.pace(ctx, n, time.Since(begun))
+	_ = w.r.pace.pace(ctx, n, time.Since(begun)) // whoever comes next sees the end of ctx
+	return nil
 }
 
 // bytes is the size of the shards that are to be made anew.
@@ -337,7 +347,7 @@ func (w *repairWalk) segment(ctx context.Context, l *record.Layout, i int) error
 	}
 	wound.owner = *owner
 	select {
-	case w.queue <- wound:
+	case w.queue <- repairTask{wound, s.Slot, s.Key}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -36,6 +36,7 @@ type box struct {
 	strays []object.Member
 
 	relocateAfter time.Duration
+	configure     func(*object.Config) // nil: nothing else
 }
 
 type boxDrive struct {
@@ -105,6 +106,9 @@ var errAbsent = errors.New("drive was pulled")
 // tryOpen opens an engine on the drives that are there.
 func (b *box) tryOpen() (*object.Engine, error) {
 	cfg := object.Config{Arena: b.arena, CheckInterval: 5 * time.Millisecond, RelocateAfter: b.relocateAfter}
+	if b.configure != nil {
+		b.configure(&cfg)
+	}
 	for _, d := range b.drives {
 		if d.gone {
 			continue

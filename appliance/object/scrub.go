@@ -28,10 +28,10 @@ const (
 	scrubRetry = 100 * time.Millisecond
 )
 
-// scrubs are the scrubs of all drives. Each reads what is on its drive, apart from the others: its shards, block by
-// block against their checksums, then its records, against those of the other members. What is damaged is
-// made anew by the mender. That all shards of a segment vouch for their bytes is enough: parity was computed
-// from the same bytes when they were written, and what is wrong since then shows in a checksum.
+// scrubs are the scrubs of all drives. First the index records of all drives are compared with each other. Then each
+// drive is read apart from the others: its records, and its shards, block by block against their checksums. What
+// is damaged is made anew by the mender. That all shards of a segment vouch for their bytes is enough: parity was
+// computed from the same bytes when they were written, and what is wrong since then shows in a checksum.
 //
 // Where a scrub is, is kept on its drive, so that a restart goes on from there.
 type scrubs struct {
@@ -77,11 +77,8 @@ func (e *Engine) scrub(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
-		asked := e.scrubs.asked.Swap(false)
-		for _, slot := range e.view.Load().AllIn() {
-			if e.beginScrub(slot, asked) {
-				running.Go(func() { e.scrubDrive(ctx, slot) })
-			}
+		for _, slot := range e.beginScrubs(ctx) {
+			running.Go(func() { e.scrubDrive(ctx, slot) })
 		}
 		select {
 		case <-ctx.Done():
@@ -92,17 +89,51 @@ func (e *Engine) scrub(ctx context.Context) {
 	}
 }
 
-// beginScrub says whether the scrub of a drive is to run, and is not running: it was broken off, is due, or is asked for.
-func (e *Engine) beginScrub(slot uint8, asked bool) bool {
+// beginScrubs gives the drives whose scrub is to run, and is not running: it was broken off, is due, or is asked for. The
+// index has been looked through for those that begin anew.
+func (e *Engine) beginScrubs(ctx context.Context) []uint8 {
+	asked := e.scrubs.asked.Swap(false)
+	var begun, anew []uint8
+	for _, slot := range e.view.Load().AllIn() {
+		switch goesOn, due := e.scrubWanted(slot, asked); {
+		case goesOn:
+			begun = append(begun, slot)
+		case due:
+			anew = append(anew, slot)
+		}
+	}
+	for _, slot := range anew {
+		e.beginScrub(slot, true)
+	}
+	if len(anew) > 0 {
+		if err := e.scrubIndex(ctx); err != nil {
+			if ctx.Err() == nil {
+				e.log.Warn("scrub of the index begins again later", "err", err)
+			}
+			for _, slot := range anew {
+				e.scrubs.slots[slot].abandon()
+			}
+			e.scrubs.asked.CompareAndSwap(false, asked)
+			anew = nil
+		}
+	}
+	for _, slot := range begun {
+		e.beginScrub(slot, false)
+	}
+	return append(begun, anew...)
+}
+
+// scrubWanted says whether a drive's scrub is to go on, or to begin.
+func (e *Engine) scrubWanted(slot uint8, asked bool) (goesOn, due bool) {
 	store := e.live(slot)
 	if store == nil {
-		return false
+		return false, false
 	}
 	s := &e.scrubs.slots[slot]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running {
-		return false
+		return false, false
 	}
 	if !s.loaded {
 		state, err := loadScrub(store)
@@ -111,17 +142,32 @@ func (e *Engine) beginScrub(slot uint8, asked bool) bool {
 		}
 		s.state, s.loaded = state, true
 	}
-	if s.state.Begun.IsZero() {
-		if due := e.scrubDue(store, &s.state); !asked && (due.IsZero() || time.Now().Before(due)) {
-			return false
-		}
+	if !s.state.Begun.IsZero() {
+		return true, false
+	}
+	next := e.scrubDue(store, &s.state)
+	return false, asked || !next.IsZero() && time.Now().After(next)
+}
+
+// beginScrub marks a drive's scrub as running.
+func (e *Engine) beginScrub(slot uint8, anew bool) {
+	s := &e.scrubs.slots[slot]
+	stats := e.stores[slot].Stats()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if anew {
 		s.state = record.Scrub{Begun: now(), Finished: s.state.Finished}
 	}
-	stats := store.Stats()
 	s.total = stats.DataBytes - stats.FreeBytes
 	s.running = true
 	s.rate.reset(int64(s.state.Bytes))
-	return true
+}
+
+// abandon undoes a beginning.
+func (s *scrubbing) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.state.Begun = false, time.Time{}
 }
 
 // scrubDue is when the next scrub of a drive is to begin; the zero time if never.
@@ -190,13 +236,13 @@ type scrubRun struct {
 }
 
 func (r *scrubRun) run(ctx context.Context) error {
-	if err := r.shards(ctx); err != nil {
+	if err := r.save(true); err != nil {
 		return err
 	}
 	if err := r.metadata(ctx); err != nil {
 		return err
 	}
-	return r.index(ctx)
+	return r.shards(ctx)
 }
 
 // save keeps the state on the drive, once in a while.

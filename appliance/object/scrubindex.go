@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -48,36 +49,47 @@ func (r *scrubRun) readRecords(next *[]byte) (n int64, err error) {
 	return n, it.Err()
 }
 
-// index compares the drive's index records with those of the other members of their groups.
-func (r *scrubRun) index(ctx context.Context) error {
-	for _, keys := range record.GroupedRanges() {
-		for next := keys.Lower; next != nil; {
-			begun := time.Now()
-			byGroup, err := r.listKeys(&next, keys.Upper)
-			if err != nil {
-				return err
-			}
-			for group, keys := range byGroup {
-				if err := r.compareKeys(group, keys); err != nil {
-					return err
-				}
-			}
-			if err := r.pause(ctx, 0, time.Since(begun)); err != nil {
-				return err
+// scrubIndex compares the index records of each drive with those of the other members of their groups.
+func (e *Engine) scrubIndex(ctx context.Context) error {
+	e.scrubs.pace.working.Add(1)
+	defer e.scrubs.pace.working.Add(-1)
+	for _, slot := range e.view.Load().AllIn() {
+		for _, keys := range record.GroupedRanges() {
+			if err := e.scrubRange(ctx, slot, keys); err != nil {
+				return fmt.Errorf("slot %d: %w", slot, err)
 			}
 		}
 	}
 	return nil
 }
 
+func (e *Engine) scrubRange(ctx context.Context, slot uint8, keys record.KeyRange) error {
+	for next := keys.Lower; next != nil; {
+		begun := time.Now()
+		byGroup, err := e.listKeys(slot, &next, keys.Upper)
+		if err != nil {
+			return err
+		}
+		for group, keys := range byGroup {
+			if err := e.compareKeys(slot, group, keys); err != nil {
+				return err
+			}
+		}
+		if err := e.scrubs.pace.pace(ctx, 0, time.Since(begun)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // listKeys gives some keys by their groups, and sets next to the first one that is left, or to nil.
-func (r *scrubRun) listKeys(next *[]byte, upper []byte) (map[int][][]byte, error) {
-	it, err := r.store.Scan(*next, upper)
+func (e *Engine) listKeys(slot uint8, next *[]byte, upper []byte) (map[int][][]byte, error) {
+	it, err := e.stores[slot].Scan(*next, upper)
 	if err != nil {
 		return nil, err
 	}
 	defer it.Close()
-	f := &filler{e: r.e, view: r.e.view.Load()}
+	f := &filler{e: e, view: e.view.Load()}
 	byGroup, n := map[int][][]byte{}, 0
 	for it.First(); it.Valid(); it.Next() {
 		if n++; n > restRecords {
@@ -95,16 +107,16 @@ func (r *scrubRun) listKeys(next *[]byte, upper []byte) (map[int][][]byte, error
 }
 
 // compareKeys compares records of one group, with its mutations shut out.
-func (r *scrubRun) compareKeys(group int, keys [][]byte) error {
-	gate := &r.e.gates[group]
+func (e *Engine) compareKeys(slot uint8, group int, keys [][]byte) error {
+	gate := &e.gates[group]
 	gate.Lock()
 	defer gate.Unlock()
-	reads := r.e.view.Load().Reads(group)
-	if !slices.Contains(reads, r.slot) {
+	reads := e.view.Load().Reads(group)
+	if !slices.Contains(reads, slot) {
 		return nil
 	}
 	for _, key := range keys {
-		if err := r.e.compareRecord(key, reads); err != nil {
+		if err := e.compareRecord(key, reads); err != nil {
 			return err
 		}
 	}
