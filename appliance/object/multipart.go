@@ -85,7 +85,7 @@ func (e *Engine) PutPart(ctx context.Context, r store.PartRequest) (store.Part, 
 		return store.Part{}, err
 	}
 	owner := record.Owner{Bucket: b.id, Key: r.Key, Upload: u.id, Number: r.Number}
-	w, err := e.receive(ctx, owner, r.SizeBytes, r.Body, r.Finish)
+	w, err := e.receive(ctx, owner, r.SizeBytes, r.Body, r.Finish, r.NoMD5)
 	if err != nil {
 		return store.Part{}, err
 	}

@@ -25,7 +25,7 @@ func (e *Engine) Put(ctx context.Context, r store.PutRequest) (store.Object, err
 	if err := checkName(r.Key, r.SizeBytes); err != nil {
 		return store.Object{}, err
 	}
-	w, err := e.receive(ctx, record.Owner{Bucket: b.id, Key: r.Key}, r.SizeBytes, r.Body, r.Finish)
+	w, err := e.receive(ctx, record.Owner{Bucket: b.id, Key: r.Key}, r.SizeBytes, r.Body, r.Finish, r.NoMD5)
 	if err != nil {
 		return store.Object{}, err
 	}

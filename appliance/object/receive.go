@@ -39,26 +39,34 @@ func (w *written) addTo(m *mutation) {
 func (w *written) release() { w.body = nil }
 
 // receive stores a body of size bytes: inline, or as segments whose shards are durable and
-// marked pending when it returns. finish has then been asked.
+// marked pending when it returns. finish has then been asked; with noMD5 it must give an ETag.
 func (e *Engine) receive(ctx context.Context, owner record.Owner, size int64, body io.Reader,
-	finish func(store.Digests) (store.Seal, error)) (*written, error) {
+	finish func(store.Digests) (store.Seal, error), noMD5 bool) (*written, error) {
 	w := &written{layout: record.Layout{Instance: newInstance(), SizeBytes: size, Inline: size <= int64(e.cfg.InlineBytes)}}
 	sum := md5.New()
 	var crc uint64
 	var err error
 	if w.layout.Inline {
 		w.body, err = readInline(body, size)
-		sum.Write(w.body)
+		if !noMD5 {
+			sum.Write(w.body)
+		}
 		crc = crc64nvme.Checksum(w.body)
 	} else {
-		crc, err = e.receiveSegments(ctx, w, owner, body, func(p []byte) { sum.Write(p) })
+		digest := func(p []byte) { sum.Write(p) }
+		if noMD5 {
+			digest = nil
+		}
+		crc, err = e.receiveSegments(ctx, w, owner, body, digest)
 	}
 	if err == nil {
 		err = expectEOF(body)
 	}
 	if err == nil {
 		d := store.Digests{SizeBytes: size, CRC64NVME: crc}
-		sum.Sum(d.MD5[:0])
+		if !noMD5 {
+			sum.Sum(d.MD5[:0])
+		}
 		if finish != nil {
 			w.seal, err = finish(d)
 		}

@@ -145,6 +145,17 @@ func (r *request) dataBytes() (int64, error) {
 	return n, nil
 }
 
+// seal is Finish of the upload of an object or a part: checksums are those that sum is kept with.
+func (u *upload) seal(d store.Digests, checksums func(store.Checksum, store.Digests) []store.Checksum) (
+	store.Seal, error) {
+	sum, err := u.check(d)
+	seal := store.Seal{Checksums: checksums(sum, d)}
+	if u.limited != nil {
+		seal.ETag = windowETag(d)
+	}
+	return seal, err
+}
+
 // check compares what was received with what the client said of it, and returns the checksum of the
 // upload's algorithm: that of CRC64NVME if there is no other.
 func (u *upload) check(d store.Digests) (store.Checksum, error) {

@@ -93,9 +93,10 @@ func (c *completion) seal(u store.Upload, parts []store.Part) (store.Seal, error
 		if err := c.checkPart(p, c.parts[i], i == len(parts)-1); err != nil {
 			return store.Seal{}, err
 		}
-		sum, err := hex.DecodeString(p.ETag)
+		digest, _, _ := strings.Cut(p.ETag, "-") // that of a part by RDMA ends so
+		sum, err := hex.DecodeString(digest)
 		if err != nil {
-			return store.Seal{}, errors.New("ETag of a part is no MD5")
+			return store.Seal{}, errors.New("ETag of a part is no digest")
 		}
 		etags.Write(sum)
 		total += p.SizeBytes

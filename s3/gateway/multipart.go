@@ -151,10 +151,8 @@ func (g *Gateway) uploadPart(ctx context.Context, _ Principal, r *request) (*res
 		return nil, err
 	}
 	part.SizeBytes, part.Body = u.sizeBytes, u
-	part.Finish = func(d store.Digests) (store.Seal, error) {
-		sum, err := u.check(d)
-		return store.Seal{Checksums: partChecksums(sum, d)}, err
-	}
+	part.Finish = func(d store.Digests) (store.Seal, error) { return u.seal(d, partChecksums) }
+	part.NoMD5 = r.rdma != nil
 	var p store.Part
 	err = g.receive(ctx, r, u, func() (err error) {
 		p, err = g.store.PutPart(ctx, part)

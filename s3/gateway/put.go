@@ -45,10 +45,9 @@ func (g *Gateway) putObject(ctx context.Context, _ Principal, r *request) (*resp
 			Bucket: r.Bucket, Key: r.Key, SizeBytes: u.sizeBytes,
 			System: meta.System, User: meta.User, Attributes: tagAttributes(meta.Tags), Body: u,
 			Finish: func(d store.Digests) (store.Seal, error) {
-				sum, err := u.check(d)
-				return store.Seal{Checksums: []store.Checksum{sum}}, err
+				return u.seal(d, func(sum store.Checksum, _ store.Digests) []store.Checksum { return []store.Checksum{sum} })
 			},
-			Precondition: writePrecondition(r),
+			Precondition: writePrecondition(r), NoMD5: r.rdma != nil,
 		})
 		return err
 	})

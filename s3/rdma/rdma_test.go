@@ -1,8 +1,10 @@
 package rdma_test
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/s3/gateway"
@@ -23,6 +25,9 @@ func TestPutAndGet(t *testing.T) {
 			a.header.Get("X-Amz-Rdma-Bytes-Transferred") != strconv.Itoa(size) ||
 			a.header.Get("X-Amz-Checksum-Crc64nvme") == "" {
 			t.Fatalf("PUT of %d bytes = %+v", size, a)
+		}
+		if tag := a.header.Get("Etag"); !strings.HasSuffix(tag, fmt.Sprintf(`%016x-1"`, size)) {
+			t.Errorf("PUT of %d bytes: ETag %s; want no MD5", size, tag)
 		}
 		if e := r.last(); e.Transport != gateway.TransportRDMA || e.BytesIn != int64(size) {
 			t.Errorf("PUT of %d bytes: event %+v", size, e)

@@ -107,6 +107,8 @@ type PutRequest struct {
 	// error is returned as it is, and nothing is stored. It may be nil.
 	Finish       func(Digests) (Seal, error)
 	Precondition Precondition // may be nil
+	// NoMD5 says that nobody needs Digests.MD5, which costs more than all else: Finish gives an ETag.
+	NoMD5 bool
 }
 
 // Reader is an open version of an object. Its bytes stay readable until Close, whatever
@@ -193,6 +195,7 @@ type PartRequest struct {
 	SizeBytes             int64
 	Body                  io.Reader                   // as in PutRequest
 	Finish                func(Digests) (Seal, error) // as in PutRequest
+	NoMD5                 bool                        // as in PutRequest
 }
 
 // UploadsRequest asks for a page of the uploads of a bucket, by key, then by upload ID.

@@ -306,5 +306,18 @@ func testSeal(t *testing.T, open New) {
 			t.Fatalf("ETag = %q; want %q", info.ETag, seal.ETag)
 		}
 		wantSame(t, "checksums", info.Checksums, seal.Checksums)
+		_, err = s.Put(ctx, store.PutRequest{
+			Bucket: bucketName, Key: "s", SizeBytes: int64(n), Body: bytes.NewReader(data), NoMD5: true,
+			Finish: func(d store.Digests) (store.Seal, error) {
+				if d.CRC64NVME != got.CRC64NVME || d.SizeBytes != got.SizeBytes {
+					t.Errorf("Finish without MD5 is called with %+v; want as %+v", d, got)
+				}
+				return seal, nil
+			},
+		})
+		if err != nil {
+			t.Fatalf("Put without MD5: %v", err)
+		}
+		wantContent(t, s, "s", data)
 	}
 }
