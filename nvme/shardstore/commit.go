@@ -29,9 +29,10 @@ func (s *Store) Commit(ctx context.Context, b *Batch, sync bool) error {
 		return err
 	}
 	defer s.leave()
-	op := s.times.start()
-	defer s.times.end(op)
-	if b.grows && !s.room.enough(b.pb.Len(), time.Since(s.times.base)) {
+	if err := s.backlog.wait(); err != nil {
+		return s.Err()
+	}
+	if b.grows && !s.room.enough(b.pb.Len(), s.ops.Now()) {
 		return fmt.Errorf("metadata: %w", ErrFull)
 	}
 	if len(b.puts) == 0 && len(b.deletes) == 0 {

@@ -92,7 +92,7 @@ func TestOpenFaults(t *testing.T) {
 		}
 	}
 	t.Logf("%d opened, %d not; %d goroutines left", opened, failed, runtime.NumGoroutine()-before)
-	if opened == 0 || failed == 0 {
+	if *openFaults >= 300 && (opened == 0 || failed == 0) {
 		t.Errorf("%d opened, %d not; want some of both", opened, failed)
 	}
 }

@@ -3,6 +3,7 @@ package shardstore
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -31,6 +32,10 @@ type Options struct {
 	MemTableBytes int64
 	// RecordCacheBytes bounds the memory of decoded shard records. Default 4 MiB; negative: none.
 	RecordCacheBytes int64
+	// OpDeadline is how long a call to the data device or the metadata file system may take before the
+	// drive counts as hung, which makes it dead. Default 30 seconds, as long as the kernel gives an
+	// NVMe command; negative: for ever.
+	OpDeadline time.Duration
 	// Overwrite lets Format destroy what is on the drive.
 	Overwrite bool
 }
@@ -39,6 +44,7 @@ const (
 	defaultMetaReserveBytes = 64 << 20
 	defaultMemTableBytes    = 8 << 20
 	defaultRecordCacheBytes = 4 << 20
+	defaultOpDeadline       = 30 * time.Second
 	ownCacheBytes           = 8 << 20
 	ownCacheFiles           = 64
 )
@@ -53,10 +59,11 @@ func (o *Options) setDefaults() error {
 	setDefault(&o.MetaReserveBytes, defaultMetaReserveBytes)
 	setDefault(&o.MemTableBytes, defaultMemTableBytes)
 	setDefault(&o.RecordCacheBytes, defaultRecordCacheBytes)
+	setDefault(&o.OpDeadline, defaultOpDeadline)
 	return nil
 }
 
-func setDefault(v *int64, d int64) {
+func setDefault[T int64 | time.Duration](v *T, d T) {
 	if *v == 0 {
 		*v = d
 	}

@@ -55,7 +55,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 		MemTableSize:                uint64(o.MemTableBytes),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       2,
-		L0StopWritesThreshold:       24,
+		L0StopWritesThreshold:       1000, // commits wait before they get there: backlog
 		LBaseMaxBytes:               64 << 20,
 		MaxOpenFiles:                256,
 		MaxManifestFileSize:         4 << 20,
@@ -88,6 +88,8 @@ func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
 	})
 	switch mark := s.guard.Err(); {
 	case err == nil:
+		s.backlog.db.Store(db)
+		s.backlog.touch()
 		sched.open()
 		return db, nil
 	case mark != nil:
@@ -99,7 +101,7 @@ func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
 }
 
 // abandonAfter bounds the wait for Pebble on a dead drive, where it may have lost a goroutine.
-const abandonAfter = 3 * time.Second
+const abandonAfter = time.Second
 
 // errLeft is the error of work that ended early, or was left behind.
 var errLeft = errors.New("metadata store stopped")
@@ -168,6 +170,8 @@ func (s *Store) pebbleEvents() *pebble.EventListener {
 				time.Sleep(errorBackoff)
 			}
 		},
+		FlushEnd:      func(pebble.FlushInfo) { s.backlog.touch() },
+		CompactionEnd: func(pebble.CompactionInfo) { s.backlog.touch() },
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			s.guard.Fail(fmt.Errorf("metadata: %w: %s", ErrCorrupt, info))
 		},

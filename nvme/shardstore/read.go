@@ -76,8 +76,6 @@ func (s *Store) ReadShard(id ShardID, off int64, bufs [][]byte) error {
 		return err
 	}
 	defer s.leave()
-	op := s.times.start()
-	defer s.times.end(op)
 	s.shardReads.Add(1)
 	rec, err := s.record(id)
 	for range readTries {
@@ -119,7 +117,10 @@ func (s *Store) readBlocks(id ShardID, rec *shardRecord, off int64, bufs [][]byt
 	if n == 0 {
 		return nil
 	}
-	if err := transfer(rec.extents, bufs, off, n, s.data.ReadAt); err != nil {
+	op := s.ops.Start()
+	err := transfer(rec.extents, bufs, off, n, s.data.ReadAt)
+	s.ops.End(op)
+	if err != nil {
 		s.readErrors.Add(1)
 		return fmt.Errorf("read shard %s: %w", id, err)
 	}
@@ -204,8 +205,6 @@ func (s *Store) Get(key, dst []byte) ([]byte, error) {
 		return dst, err
 	}
 	defer s.leave()
-	op := s.times.start()
-	defer s.times.end(op)
 	kb := s.keys.Get().(*keyBuffer)
 	defer s.keys.Put(kb)
 	kb.key = append(append(kb.key[:0], prefixEngine), key...)

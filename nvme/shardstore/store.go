@@ -2,8 +2,10 @@
 // checksum for every 64 KiB, and ordered records for the engine, with commits that are atomic over
 // both and survive power cuts. Shard bytes lie on the raw device; records lie in Pebble.
 //
-// It knows nothing of other drives, of erasure coding, or of how a drive is found. Nothing here
-// can cancel a device call: a caller that must not hang runs it on a goroutine it can leave behind.
+// It knows nothing of other drives, of erasure coding, or of how a drive is found. A drive that does not
+// answer for OpDeadline is dead, and every call returns then, but for ReadShard and WriteAt: those use their
+// caller's buffers until the device answers, and a caller that must not hang runs them on a goroutine it
+// can leave behind when Dead says so.
 //
 // Invariant: a record refers only to bytes that were flushed before it was committed, and the
 // space of a shard is handed out again only after the commit that deleted it is durable. So at
@@ -25,6 +27,7 @@ import (
 
 	"github.com/millrace/millrace/nvme/blockdev"
 	"github.com/millrace/millrace/nvme/shardstore/guardfs"
+	"github.com/millrace/millrace/nvme/shardstore/running"
 )
 
 // Store is an open drive. Its methods may be called from many goroutines.
@@ -41,9 +44,11 @@ type Store struct {
 	records  *recordCache
 	busy     busyShards
 	room     metaRoom
+	backlog  backlog
 	gate     gate
-	times    opTimes
-	keys     sync.Pool // *keyBuffer
+	ops      *running.Ops  // calls to the device and the metadata file system
+	stop     chan struct{} // closed at the end of Close
+	keys     sync.Pool     // *keyBuffer
 	closing  sync.Once
 	closeErr error
 
@@ -76,7 +81,7 @@ type Stats struct {
 	WrittenBytes   uint64        // shard bytes written to the device
 	ChecksumErrors uint64        // blocks that failed their checksum
 	ReadErrors     uint64        // device reads that failed
-	OldestOp       time.Duration // age of the longest running operation; 0 if none
+	OldestOp       time.Duration // age of the longest running call to the drive; 0 if none
 }
 
 // Open opens a formatted drive. Its errors: ErrNotFormatted, ErrNewerFormat, ErrForeignMetadata,
@@ -85,7 +90,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	label, err := ReadLabel(o.Data)
+	label, err := readLabelWithin(o.OpDeadline, o.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +105,33 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// errHung is why a drive is dead that did not answer.
+var errHung = errors.New("drive does not answer")
+
+// readLabelWithin is ReadLabel for a device that may hang.
+func readLabelWithin(deadline time.Duration, data blockdev.Device) (Label, error) {
+	if deadline < 0 {
+		return ReadLabel(data)
+	}
+	type result struct {
+		label Label
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		label, err := ReadLabel(data)
+		done <- result{label, err}
+	}()
+	timer := time.NewTimer(deadline)
+	defer timer.Stop()
+	select {
+	case r := <-done:
+		return r.label, r.err
+	case <-timer.C:
+		return Label{}, fmt.Errorf("read superblock: %w for %v", errHung, deadline)
+	}
+}
+
 func newStore(o *Options, label Label) *Store {
 	s := &Store{
 		label:   label,
@@ -107,25 +139,49 @@ func newStore(o *Options, label Label) *Store {
 		log:     o.Logger.With("drive", label.Drive.String()),
 		cache:   o.Cache,
 		space:   newAllocator(reservedBytes, label.DataBytes-reservedBytes),
-		flusher: newFlusher(o.Data),
+		ops:     running.New(),
+		stop:    make(chan struct{}),
 		records: newRecordCache(o.RecordCacheBytes),
 	}
+	s.flusher = newFlusher(o.Data, s.ops)
 	if s.cache == nil {
 		s.cache, s.ownCache = NewCache(ownCacheBytes, ownCacheFiles), true
 	}
 	s.gate.drained = make(chan struct{})
-	s.times.base = time.Now()
 	s.busy.init()
 	s.keys.New = func() any { return new(keyBuffer) }
 	hook := o.DeadHook
-	s.guard = guardfs.New(o.MetaFS, func(err error) {
+	s.guard = guardfs.New(o.MetaFS, s.ops, func(err error) {
 		s.log.Error("drive dead", "error", err)
+		s.flusher.stop(err)
 		if hook != nil {
 			go hook(s.dead(err))
 		}
 	})
 	s.room.init(s.guard, o.MetaDir, o.MetaReserveBytes)
+	s.backlog.init(s.guard.Dead())
+	go s.backlog.run(&s.gate, s.stop)
+	if o.OpDeadline > 0 {
+		go s.watch(o.OpDeadline)
+	}
 	return s
+}
+
+// watch kills the drive when one of its calls takes longer than the deadline.
+func (s *Store) watch(deadline time.Duration) {
+	tick := time.NewTicker(max(deadline/8, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-tick.C:
+		}
+		if age := s.ops.Oldest(); age > deadline {
+			s.guard.Fail(fmt.Errorf("%w for %v", errHung, age.Round(time.Millisecond)))
+			return
+		}
+	}
 }
 
 // load checks that the metadata is this drive's, and builds the free map from the shard records.
@@ -199,28 +255,36 @@ func (s *Store) enter() error {
 
 func (s *Store) leave() { s.gate.leave() }
 
+// Dead gives a channel that is closed when the drive dies. A ReadShard or WriteAt that is under way
+// then may go on for as long as the device does not answer, and uses its buffers until it returns.
+func (s *Store) Dead() <-chan struct{} { return s.guard.Dead() }
+
 // Close waits for running operations and open iterators, and closes the metadata. It does not
 // flush or close the data device. Shards that are not committed are given up. It is idempotent.
+// On a dead drive it waits for a moment only; what still runs then is closed when it ends.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		s.gate.close()
-		if s.db != nil {
-			s.closeErr = s.closePebble()
+		_, err := apart(s.guard, func() (struct{}, error) { return struct{}{}, s.close() })
+		if dead := s.Err(); dead != nil {
+			err = dead
+		} else if err != nil {
+			err = fmt.Errorf("close metadata: %w", err)
 		}
-		if s.ownCache {
-			s.cache.Close()
-		}
+		s.closeErr = err
 	})
 	return s.closeErr
 }
 
-// closePebble ends up with an error whatever a dead drive makes Pebble do.
-func (s *Store) closePebble() error {
-	_, err := apart(s.guard, func() (struct{}, error) { return struct{}{}, s.db.Close() })
-	if dead := s.Err(); dead != nil || err == nil {
-		return dead
+func (s *Store) close() error {
+	defer close(s.stop)
+	s.gate.close()
+	if s.ownCache {
+		defer s.cache.Close()
 	}
-	return fmt.Errorf("close metadata: %w", err)
+	if s.db == nil {
+		return nil
+	}
+	return s.db.Close()
 }
 
 // Stats gives the counters. It waits for nothing on the data path.
@@ -239,6 +303,6 @@ func (s *Store) Stats() Stats {
 		WrittenBytes:   s.writtenBytes.Load(),
 		ChecksumErrors: s.checksumErrors.Load(),
 		ReadErrors:     s.readErrors.Load(),
-		OldestOp:       s.times.oldest(),
+		OldestOp:       s.ops.Oldest(),
 	}
 }

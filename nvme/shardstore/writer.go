@@ -108,9 +108,9 @@ func (w *ShardWriter) WriteAt(bufs [][]byte, off int64) error {
 		return err
 	}
 	eachBlock(bufs, func(i int, crc uint64) { w.rec.crcs[first+i] = crc })
-	op := s.times.start()
+	op := s.ops.Start()
 	err := transfer(w.rec.extents, bufs, off, n, s.data.WriteAt)
-	s.times.end(op)
+	s.ops.End(op)
 	if errors.Is(err, blockdev.ErrUnaligned) {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

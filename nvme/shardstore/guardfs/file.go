@@ -3,6 +3,7 @@ package guardfs
 import (
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,102 +15,223 @@ type file struct {
 	fs    *FS
 	name  string
 	inner vfs.File
+	calls sync.WaitGroup // to inner, those left behind too
+
+	mu      sync.Mutex // held by what writes
+	pending *[]byte    // written by Pebble and not yet to inner; nil for none
 }
 
 var _ vfs.File = (*file)(nil)
 
-// Close passes on to the inner file even after a failure, so that descriptors are not leaked. A
-// failed close of a written file may have lost bytes: it counts as a failed mutation.
-func (f *file) Close() error {
-	err := f.inner.Close()
+// maxPendingBytes is how much is gathered before it is written though nobody asks for it.
+const maxPendingBytes = 64 << 10
+
+// fileCall is a call to an inner file. One that is not left behind serves again.
+type fileCall struct {
+	f    *file
+	op   func() (int, error)
+	done chan fileResult // has room for one
+}
+
+type fileResult struct {
+	n   int
+	err error
+}
+
+func (c *fileCall) run() {
+	token := c.f.fs.ops.Start()
+	n, err := c.op()
+	c.f.fs.ops.End(token)
+	c.f.calls.Done()
+	c.done <- fileResult{n, err}
+}
+
+// apart is apart for a call to the inner file.
+func (f *file) apart(op func() (int, error)) (n int, ended bool, err error) {
+	c, _ := f.fs.calls.Get().(*fileCall)
+	if c == nil {
+		c = &fileCall{done: make(chan fileResult, 1)}
+	}
+	c.f, c.op = f, op
+	f.calls.Add(1)
+	go c.run()
+	select {
+	case r := <-c.done:
+		c.f, c.op = nil, nil
+		f.fs.calls.Put(c)
+		return r.n, true, r.err
+	case <-f.fs.dead:
+		return 0, false, nil
+	}
+}
+
+// mutate runs a mutation of the inner file apart, after what is pending, and swallows its error.
+func (f *file) mutate(op string, do func() error) error {
 	if f.fs.failed() {
 		return nil
 	}
-	return f.fs.swallow("close", f.name, err)
-}
-
-func (f *file) Read(p []byte) (int, error) {
-	if f.fs.failed() {
-		return 0, errRead("read", f.name)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fs.failed() { // while it waited for another call
+		return nil
 	}
-	return f.inner.Read(p)
+	p := f.pending
+	f.pending = nil
+	_, _, err := f.apart(func() (int, error) {
+		if err := f.writeOut(p); err != nil {
+			return 0, err
+		}
+		return 0, do()
+	})
+	return f.fs.swallow(op, f.name, err)
 }
 
-func (f *file) ReadAt(p []byte, off int64) (int, error) {
-	if f.fs.failed() {
-		return 0, errRead("read", f.name)
+// writeOut writes what was pending.
+func (f *file) writeOut(p *[]byte) error {
+	if p == nil {
+		return nil
 	}
-	return f.inner.ReadAt(p, off)
+	defer f.fs.bufs.give(p)
+	n, err := f.inner.Write(*p)
+	if err == nil && n < len(*p) {
+		err = io.ErrShortWrite
+	}
+	return err
 }
 
+// Write only gathers: what is written promises nothing before a sync, and its error would be swallowed.
+// So a write and the sync after it are one call apart, and the bytes are safe from a caller that
+// goes on without a call left behind.
 func (f *file) Write(p []byte) (int, error) {
 	if f.fs.failed() {
 		return len(p), nil
 	}
-	n, err := f.inner.Write(p)
-	if err == nil && n < len(p) {
-		err = io.ErrShortWrite
+	f.mu.Lock()
+	if f.pending == nil {
+		f.pending = f.fs.bufs.take(0)
 	}
-	return len(p), f.fs.swallow("write", f.name, err)
+	*f.pending = append(*f.pending, p...)
+	full := len(*f.pending) >= maxPendingBytes
+	f.mu.Unlock()
+	if full {
+		return len(p), f.writePending()
+	}
+	return len(p), nil
+}
+
+func (f *file) writePending() error {
+	return f.mutate("write", func() error { return nil })
+}
+
+// hasPending says whether something is pending.
+func (f *file) hasPending() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.pending != nil
 }
 
 func (f *file) WriteAt(p []byte, off int64) (int, error) {
+	b := f.fs.bufs.take(len(p))
+	copy(*b, p)
+	return len(p), f.mutate("write", func() error {
+		n, err := f.inner.WriteAt(*b, off)
+		if err == nil && n < len(*b) {
+			err = io.ErrShortWrite
+		}
+		f.fs.bufs.give(b)
+		return err
+	})
+}
+
+// Close passes on to the inner file even after a failure, so that descriptors are not leaked, but
+// waits for it no longer. A failed close of a written file may have lost bytes: it counts as a failed
+// mutation.
+func (f *file) Close() error {
+	closing := func() error {
+		f.calls.Wait() // a descriptor must not become another file's under a call
+		return f.inner.Close()
+	}
+	if f.hasPending() {
+		_ = f.writePending() // never fails
+	}
 	if f.fs.failed() {
-		return len(p), nil
+		go closing()
+		return nil
 	}
-	n, err := f.inner.WriteAt(p, off)
-	if err == nil && n < len(p) {
-		err = io.ErrShortWrite
+	_, _, err := apart(f.fs, func() (int, error) { return 0, closing() }, nil)
+	return f.fs.swallow("close", f.name, err)
+}
+
+func (f *file) Read(p []byte) (int, error) { return f.read(p, f.inner.Read) }
+
+func (f *file) ReadAt(p []byte, off int64) (int, error) {
+	return f.read(p, func(b []byte) (int, error) { return f.inner.ReadAt(b, off) })
+}
+
+// read reads by way of a buffer that a call left behind can keep.
+func (f *file) read(p []byte, do func([]byte) (int, error)) (int, error) {
+	if f.hasPending() {
+		_ = f.writePending() // never fails
 	}
-	return len(p), f.fs.swallow("write", f.name, err)
+	if f.fs.failed() {
+		return 0, errRead("read", f.name)
+	}
+	b := f.fs.bufs.take(len(p))
+	n, ended, err := f.apart(func() (int, error) { return do(*b) })
+	if !ended {
+		return 0, errRead("read", f.name)
+	}
+	copy(p, (*b)[:n])
+	f.fs.bufs.give(b)
+	return n, err
 }
 
 func (f *file) Preallocate(offset, length int64) error {
-	if f.fs.failed() {
-		return nil
-	}
-	return f.fs.swallow("preallocate", f.name, f.inner.Preallocate(offset, length))
+	return f.mutate("preallocate", func() error { return f.inner.Preallocate(offset, length) })
 }
 
-// Stat keeps working after a failure: Pebble asks files that it writes for their size and must
-// not be surprised. The answer is the inner file's where there is one.
+// Stat gives no error, even after a failure: Pebble asks files that it writes for their size and must
+// not be surprised.
 func (f *file) Stat() (vfs.FileInfo, error) {
-	fi, err := f.inner.Stat()
-	if err != nil {
-		f.fs.Fail(err)
+	if f.hasPending() {
+		_ = f.writePending() // never fails
+	}
+	if f.fs.failed() {
 		return nullInfo{name: f.name}, nil
 	}
-	return fi, nil
-}
-
-func (f *file) Sync() error {
-	if f.fs.failed() {
-		return nil
+	f.calls.Add(1)
+	info, ended, err := apart(f.fs, func() (vfs.FileInfo, error) {
+		defer f.calls.Done()
+		return f.inner.Stat()
+	}, nil)
+	if err != nil {
+		f.fs.Fail(err)
 	}
-	return f.fs.swallow("sync", f.name, f.inner.Sync())
+	if err != nil || !ended {
+		return nullInfo{name: f.name}, nil
+	}
+	return info, nil
 }
 
+func (f *file) Sync() error { return f.mutate("sync", f.inner.Sync) }
+
+// SyncTo says that it synced only what it was asked for, which promises the least.
 func (f *file) SyncTo(length int64) (fullSync bool, err error) {
-	if f.fs.failed() {
-		return true, nil
-	}
-	fullSync, err = f.inner.SyncTo(length)
-	return fullSync, f.fs.swallow("sync", f.name, err)
+	return false, f.mutate("sync", func() error {
+		_, err := f.inner.SyncTo(length)
+		return err
+	})
 }
 
-func (f *file) SyncData() error {
-	if f.fs.failed() {
-		return nil
-	}
-	return f.fs.swallow("sync", f.name, f.inner.SyncData())
-}
+func (f *file) SyncData() error { return f.mutate("sync", f.inner.SyncData) }
 
 // Prefetch is a hint: its errors say nothing about the drive.
 func (f *file) Prefetch(offset, length int64) error {
 	if f.fs.failed() {
 		return nil
 	}
-	return f.inner.Prefetch(offset, length)
+	_, _, err := f.apart(func() (int, error) { return 0, f.inner.Prefetch(offset, length) })
+	return err
 }
 
 func (f *file) Fd() uintptr { return f.inner.Fd() }

@@ -3,8 +3,11 @@
 // system, which marks itself failed at the first error of a mutation and from then on swallows
 // every mutation and answers every read with an I/O error.
 //
-// It is not a fault injector, it hides no error from its owner, and it can't help against calls
-// that never return: a hung drive is found by deadline, elsewhere.
+// When it is marked failed, calls under way return too: they are left behind, each on a goroutine of
+// its own, and with bytes of its own. So a drive that hangs holds nobody up once its owner has called Fail.
+//
+// It is not a fault injector, it hides no error from its owner, and it doesn't judge how long a call
+// may take: it only notes when each began.
 //
 // Invariant: the mark is set before the error is hidden. Whoever looks at Err after a call into
 // Pebble has returned, and finds nil, knows that no mutation of that call was swallowed.
@@ -16,29 +19,37 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace/nvme/shardstore/running"
 )
 
 // FS is a file system over another that can be marked failed. The zero value is of no use; New
 // makes one. Its methods may be called from many goroutines.
 type FS struct {
 	inner  vfs.FS
+	ops    *running.Ops
 	onFail func(error)
 	mark   atomic.Pointer[mark]
+	dead   chan struct{} // closed after the mark is set
+	bufs   buffers
+	calls  sync.Pool // *fileCall
 }
 
 type mark struct{ err error }
 
 var _ vfs.FS = (*FS)(nil)
 
-// New wraps inner. onFail, if not nil, is called once, with the first failure, after the mark is
-// set, from the goroutine that met the failure: it must not block and must not call into Pebble.
-func New(inner vfs.FS, onFail func(error)) *FS {
-	return &FS{inner: inner, onFail: onFail}
+// New wraps inner, and notes in ops the calls to it that are under way. onFail, if not nil, is called
+// once, with the first failure, after the mark is set, from the goroutine that met the failure: it must
+// not block and must not call into Pebble.
+func New(inner vfs.FS, ops *running.Ops, onFail func(error)) *FS {
+	return &FS{inner: inner, ops: ops, onFail: onFail, dead: make(chan struct{})}
 }
 
 // Err returns the failure that marked the file system, or nil while it is healthy.
@@ -51,10 +62,17 @@ func (fs *FS) Err() error {
 
 // Fail marks the file system failed with err. Only the first call counts.
 func (fs *FS) Fail(err error) {
-	if fs.mark.CompareAndSwap(nil, &mark{err}) && fs.onFail != nil {
+	if !fs.mark.CompareAndSwap(nil, &mark{err}) {
+		return
+	}
+	close(fs.dead)
+	if fs.onFail != nil {
 		fs.onFail(err)
 	}
 }
+
+// Dead gives a channel that is closed when the file system is marked failed.
+func (fs *FS) Dead() <-chan struct{} { return fs.dead }
 
 func (fs *FS) failed() bool { return fs.mark.Load() != nil }
 
@@ -73,16 +91,27 @@ func errRead(op, name string) error {
 
 // Create implements vfs.FS. On failure it returns a file that forgets what is written.
 func (fs *FS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	return fs.makeFile("create", name, func() (vfs.File, error) {
+		if err := fs.beforeMarker(name); err != nil {
+			return nil, err
+		}
+		return fs.inner.Create(name, category)
+	}, nil)
+}
+
+// makeFile gives a file for writing: that of do, or one that forgets. An error that is benign is passed on.
+func (fs *FS) makeFile(op, name string, do func() (vfs.File, error), benign func(error) bool) (vfs.File, error) {
 	if fs.failed() {
 		return newNullFile(fs, name), nil
 	}
-	err := fs.beforeMarker(name)
-	var f vfs.File
-	if err == nil {
-		f, err = fs.inner.Create(name, category)
-	}
-	if err != nil {
-		fs.Fail(fmt.Errorf("create %s: %w", name, err))
+	f, ended, err := apart(fs, do, closeFileLate)
+	switch {
+	case err != nil && benign != nil && benign(err):
+		return nil, err
+	case err != nil:
+		fs.Fail(fmt.Errorf("%s %s: %w", op, name, err))
+		return newNullFile(fs, name), nil
+	case !ended:
 		return newNullFile(fs, name), nil
 	}
 	return &file{fs: fs, name: name, inner: f}, nil
@@ -107,18 +136,12 @@ func (fs *FS) beforeMarker(name string) error {
 
 // Link implements vfs.FS.
 func (fs *FS) Link(oldname, newname string) error {
-	if fs.failed() {
-		return nil
-	}
-	return fs.swallow("link", newname, fs.inner.Link(oldname, newname))
+	return fs.mutate("link", newname, func() error { return fs.inner.Link(oldname, newname) })
 }
 
 // Open implements vfs.FS. A missing file is no failure of the drive.
 func (fs *FS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	if fs.failed() {
-		return nil, errRead("open", name)
-	}
-	f, err := fs.inner.Open(name, opts...)
+	f, err := ask(fs, "open", name, func() (vfs.File, error) { return fs.inner.Open(name, opts...) }, closeFileLate)
 	if err != nil {
 		return nil, err
 	}
@@ -127,31 +150,15 @@ func (fs *FS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 
 // OpenReadWrite implements vfs.FS.
 func (fs *FS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	if fs.failed() {
-		return newNullFile(fs, name), nil
-	}
-	f, err := fs.inner.OpenReadWrite(name, category, opts...)
-	if err != nil {
-		fs.Fail(fmt.Errorf("open for writing %s: %w", name, err))
-		return newNullFile(fs, name), nil
-	}
-	return &file{fs: fs, name: name, inner: f}, nil
+	return fs.makeFile("open for writing", name, func() (vfs.File, error) {
+		return fs.inner.OpenReadWrite(name, category, opts...)
+	}, nil)
 }
 
 // OpenDir implements vfs.FS. Directories are opened to be synced, so it counts as a mutation.
 func (fs *FS) OpenDir(name string) (vfs.File, error) {
-	if fs.failed() {
-		return newNullFile(fs, name), nil
-	}
-	f, err := fs.inner.OpenDir(name)
-	if oserror.IsNotExist(err) {
-		return nil, err
-	}
-	if err != nil {
-		fs.Fail(fmt.Errorf("open directory %s: %w", name, err))
-		return newNullFile(fs, name), nil
-	}
-	return &file{fs: fs, name: name, inner: f}, nil
+	return fs.makeFile("open directory", name, func() (vfs.File, error) { return fs.inner.OpenDir(name) },
+		oserror.IsNotExist)
 }
 
 // Remove implements vfs.FS. A missing file is no failure of the drive.
@@ -159,7 +166,7 @@ func (fs *FS) Remove(name string) error {
 	if fs.failed() {
 		return nil
 	}
-	err := fs.inner.Remove(name)
+	_, _, err := apart(fs, func() (struct{}, error) { return struct{}{}, fs.inner.Remove(name) }, nil)
 	if oserror.IsNotExist(err) {
 		return err
 	}
@@ -168,63 +175,39 @@ func (fs *FS) Remove(name string) error {
 
 // RemoveAll implements vfs.FS.
 func (fs *FS) RemoveAll(name string) error {
-	if fs.failed() {
-		return nil
-	}
-	return fs.swallow("remove all", name, fs.inner.RemoveAll(name))
+	return fs.mutate("remove all", name, func() error { return fs.inner.RemoveAll(name) })
 }
 
 // Rename implements vfs.FS.
 func (fs *FS) Rename(oldname, newname string) error {
-	if fs.failed() {
-		return nil
-	}
-	return fs.swallow("rename", newname, fs.inner.Rename(oldname, newname))
+	return fs.mutate("rename", newname, func() error { return fs.inner.Rename(oldname, newname) })
 }
 
 // ReuseForWrite implements vfs.FS.
 func (fs *FS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	if fs.failed() {
-		return newNullFile(fs, newname), nil
-	}
-	f, err := fs.inner.ReuseForWrite(oldname, newname, category)
-	if err != nil {
-		fs.Fail(fmt.Errorf("reuse %s: %w", newname, err))
-		return newNullFile(fs, newname), nil
-	}
-	return &file{fs: fs, name: newname, inner: f}, nil
+	return fs.makeFile("reuse", newname, func() (vfs.File, error) {
+		return fs.inner.ReuseForWrite(oldname, newname, category)
+	}, nil)
 }
 
 // MkdirAll implements vfs.FS.
 func (fs *FS) MkdirAll(dir string, perm os.FileMode) error {
-	if fs.failed() {
-		return nil
-	}
-	return fs.swallow("mkdir", dir, fs.inner.MkdirAll(dir, perm))
+	return fs.mutate("mkdir", dir, func() error { return fs.inner.MkdirAll(dir, perm) })
 }
 
 // Lock implements vfs.FS. Its errors are passed on: a locked store is not a dead drive.
 func (fs *FS) Lock(name string) (io.Closer, error) {
-	if fs.failed() {
-		return nil, errRead("lock", name)
-	}
-	return fs.inner.Lock(name)
+	return ask(fs, "lock", name, func() (io.Closer, error) { return fs.inner.Lock(name) }, closeLate)
 }
 
 // List implements vfs.FS.
 func (fs *FS) List(dir string) ([]string, error) {
-	if fs.failed() {
-		return nil, errRead("list", dir)
-	}
-	return fs.inner.List(dir)
+	return ask(fs, "list", dir, func() ([]string, error) { return fs.inner.List(dir) }, nil)
 }
 
 // Stat implements vfs.FS.
 func (fs *FS) Stat(name string) (vfs.FileInfo, error) {
-	if fs.failed() {
-		return nil, errRead("stat", name)
-	}
-	return fs.inner.Stat(name)
+	return ask(fs, "stat", name, func() (vfs.FileInfo, error) { return fs.inner.Stat(name) }, nil)
 }
 
 // PathBase implements vfs.FS.
@@ -238,10 +221,7 @@ func (fs *FS) PathDir(path string) string { return fs.inner.PathDir(path) }
 
 // GetDiskUsage implements vfs.FS.
 func (fs *FS) GetDiskUsage(path string) (vfs.DiskUsage, error) {
-	if fs.failed() {
-		return vfs.DiskUsage{}, errRead("statfs", path)
-	}
-	return fs.inner.GetDiskUsage(path)
+	return ask(fs, "statfs", path, func() (vfs.DiskUsage, error) { return fs.inner.GetDiskUsage(path) }, nil)
 }
 
 // Unwrap implements vfs.FS.

@@ -1,12 +1,17 @@
 package guardfs
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/millrace/millrace/nvme/shardstore/running"
 )
 
 // rig is a guarded file system whose every operation of one kind fails.
@@ -25,7 +30,7 @@ func newRig(t *testing.T) *rig {
 		}
 		return nil
 	}))
-	r.FS = New(inner, func(err error) { r.reasons = append(r.reasons, err) })
+	r.FS = New(inner, running.New(), func(err error) { r.reasons = append(r.reasons, err) })
 	if err := r.MkdirAll("d", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -39,17 +44,19 @@ const category = vfs.WriteCategoryUnspecified
 func mutations() map[string]func(*rig, vfs.File) error {
 	discard := func(_ any, err error) error { return err }
 	return map[string]func(*rig, vfs.File) error{
-		"create":      func(r *rig, _ vfs.File) error { return discard(r.Create("d/new", category)) },
-		"marker":      func(r *rig, _ vfs.File) error { return discard(r.Create("d/marker.x.1.y", category)) },
-		"link":        func(r *rig, _ vfs.File) error { return r.Link("d/old", "d/link") },
-		"read-write":  func(r *rig, _ vfs.File) error { return discard(r.OpenReadWrite("d/old", category)) },
-		"open dir":    func(r *rig, _ vfs.File) error { return discard(r.OpenDir("d")) },
-		"remove":      func(r *rig, _ vfs.File) error { return r.Remove("d/old") },
-		"remove all":  func(r *rig, _ vfs.File) error { return r.RemoveAll("d/old") },
-		"rename":      func(r *rig, _ vfs.File) error { return r.Rename("d/old", "d/renamed") },
-		"reuse":       func(r *rig, _ vfs.File) error { return discard(r.ReuseForWrite("d/old", "d/re", category)) },
-		"mkdir":       func(r *rig, _ vfs.File) error { return r.MkdirAll("d/e", 0o700) },
-		"write":       func(_ *rig, f vfs.File) error { return discard(f.Write([]byte("x"))) },
+		"create":     func(r *rig, _ vfs.File) error { return discard(r.Create("d/new", category)) },
+		"marker":     func(r *rig, _ vfs.File) error { return discard(r.Create("d/marker.x.1.y", category)) },
+		"link":       func(r *rig, _ vfs.File) error { return r.Link("d/old", "d/link") },
+		"read-write": func(r *rig, _ vfs.File) error { return discard(r.OpenReadWrite("d/old", category)) },
+		"open dir":   func(r *rig, _ vfs.File) error { return discard(r.OpenDir("d")) },
+		"remove":     func(r *rig, _ vfs.File) error { return r.Remove("d/old") },
+		"remove all": func(r *rig, _ vfs.File) error { return r.RemoveAll("d/old") },
+		"rename":     func(r *rig, _ vfs.File) error { return r.Rename("d/old", "d/renamed") },
+		"reuse":      func(r *rig, _ vfs.File) error { return discard(r.ReuseForWrite("d/old", "d/re", category)) },
+		"mkdir":      func(r *rig, _ vfs.File) error { return r.MkdirAll("d/e", 0o700) },
+		"write": func(_ *rig, f vfs.File) error { // comes with the next call for the file
+			return errors.Join(discard(f.Write([]byte("x"))), f.Sync())
+		},
 		"preallocate": func(_ *rig, f vfs.File) error { return f.Preallocate(0, 1) },
 		"sync":        func(_ *rig, f vfs.File) error { return f.Sync() },
 		"sync data":   func(_ *rig, f vfs.File) error { return f.SyncData() },
@@ -134,9 +141,95 @@ func TestAfterFailure(t *testing.T) {
 	}
 }
 
+// TestGathered: what was written is there for whoever asks, and at a close.
+func TestGathered(t *testing.T) {
+	r := newRig(t)
+	f := r.mustCreate(t, "d/f")
+	want := make([]byte, 0, 3*maxPendingBytes)
+	for i := 0; len(want) < 2*maxPendingBytes+1000; i++ {
+		p := bytes.Repeat([]byte{byte(i)}, 1000)
+		want = append(want, p...)
+		if n, err := f.Write(p); n != len(p) || err != nil {
+			t.Fatalf("Write = %d, %v; want all", n, err)
+		}
+	}
+	if info, err := f.Stat(); err != nil || info.Size() != int64(len(want)) {
+		t.Errorf("Stat = %d, %v; want %d", info.Size(), err, len(want))
+	}
+	if _, err := f.Write([]byte("end")); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := r.Open("d/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(f)
+	if want = append(want, "end"...); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("read %d bytes, %v; want the %d written", len(got), err, len(want))
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLeftBehind: when the file system is marked failed, calls that hang return, and what they made
+// later is closed.
+func TestLeftBehind(t *testing.T) {
+	hold, held := make(chan struct{}), make(chan struct{}, 100)
+	inner := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Path != "free" {
+			held <- struct{}{}
+			<-hold
+		}
+		return nil
+	}))
+	ops := running.New()
+	fs := New(inner, ops, nil)
+	f, err := fs.Create("free", category)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func() error{
+		"create": func() error { _, err := fs.Create("c", category); return err },
+		"open":   func() error { _, err := fs.Open("o"); return err },
+		"list":   func() error { _, err := fs.List(""); return err },
+		"rename": func() error { return fs.Rename("r", "s") },
+	}
+	returned := make(chan error, len(calls))
+	for _, call := range calls {
+		go func() { returned <- call() }()
+	}
+	for range calls {
+		<-held
+	}
+	if ops.Oldest() == 0 {
+		t.Error("no call is seen running")
+	}
+	fs.Fail(errors.New("hung"))
+	failed := 0
+	for range calls {
+		if err := <-returned; errors.Is(err, syscall.EIO) {
+			failed++
+		}
+	}
+	if failed != 2 {
+		t.Errorf("%d calls failed; want the 2 that read", failed)
+	}
+	if err := f.Close(); err != nil {
+		t.Errorf("Close = %v; want nil", err)
+	}
+	close(hold)
+	for ops.Oldest() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // TestBenign: what is no failure of the drive marks nothing.
 func TestBenign(t *testing.T) {
-	r := &rig{FS: New(vfs.Default, nil)}
+	r := &rig{FS: New(vfs.Default, running.New(), nil)}
 	dir := t.TempDir()
 	_, openErr := r.Open(dir + "/none")
 	_, dirErr := r.OpenDir(dir + "/none")
