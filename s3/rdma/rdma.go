@@ -217,7 +217,8 @@ func (t *Transport) check(ctx context.Context, r *gateway.RDMARequest) error {
 		}
 		return nil
 	}
-	if t.info.Moves && (to.LID == verbs.LIDSoft) != (t.info.Provider == "soft") {
+	// The other way round the token need not tell: a window of the soft kind may be any token's.
+	if to.LID == verbs.LIDSoft && t.info.Moves && t.info.Provider != "soft" {
 		return &gateway.Declined{
 			Reason: DeclinedProvider, Err: fmt.Errorf("this server has the provider %q only", t.info.Provider),
 		}

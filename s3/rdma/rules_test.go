@@ -36,7 +36,7 @@ func TestRefused(t *testing.T) {
 	if upper == token {
 		upper = "A" + token[1:]
 	}
-	hardware := strings.Replace(token, ":fffe:", ":0000:", 1)
+	hardware := token[:35] + "0000:" + "0a0b0c" + token[46:]
 	for _, tc := range []struct {
 		name, method, target, body string
 		headers                    []string
@@ -64,7 +64,7 @@ func TestRefused(t *testing.T) {
 		{"with a trailer", "PUT", "/bucket/p", "", []string{tokenHeader + token, "x-amz-trailer: x-amz-checksum-crc32"}, 400, "", "InvalidRequest", ""},
 		{"with an MD5", "PUT", "/bucket/p", "", []string{tokenHeader + token, "Content-MD5: 1B2M2Y8AsgTpgAmY7PhCfg=="}, 400, "", "InvalidRequest", "Content-MD5"},
 		{"small window", "GET", "/bucket/o", "", []string{tokenHeader + small}, 400, "", "InvalidRDMAToken", "holds 999 bytes, the request is for 1000"},
-		{"hardware", "GET", "/bucket/o", "", []string{tokenHeader + hardware}, 501, "501", "RDMANotSupported", "provider"},
+		{"hardware", "GET", "/bucket/o", "", []string{tokenHeader + hardware}, 501, "501", "RDMANotSupported", "no TCP port"},
 		{"no such key", "GET", "/bucket/none", "", []string{tokenHeader + token}, 404, "", "NoSuchKey", ""},
 		{"no such bucket", "PUT", "/nobucket/p", "", []string{tokenHeader + token}, 404, "", "NoSuchBucket", ""},
 		{"range", "GET", "/bucket/o", "", []string{tokenHeader + token, "Range: bytes=1000-"}, 416, "", "InvalidRange", ""},
@@ -233,7 +233,6 @@ func TestDeclined(t *testing.T) {
 	unheard := token[:40] + "000001" + token[46:] // port 1
 	for _, tc := range []struct{ reason, token string }{
 		{rdma.DeclinedPeer, elsewhere}, {rdma.DeclinedUnreachable, unheard},
-		{rdma.DeclinedProvider, strings.Replace(token, ":fffe:", ":0000:", 1)},
 		{rdma.DeclinedSession, token[:47] + "0:" + strings.Repeat("ab", 16)},
 	} {
 		for _, method := range []string{"GET", "PUT"} {
