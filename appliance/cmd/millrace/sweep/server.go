@@ -23,6 +23,8 @@ type Reading struct {
 	PeakIsNow bool
 	// BodyBytes are the bytes of S3 bodies that the server counted, by transport; nil if it doesn't.
 	BodyBytes map[string]float64
+	// RDMA is what the server moved by RDMA, by "direction/provider"; nil if it does not say.
+	RDMA map[string]Moved
 }
 
 // Server reads the server's figures. With reset the peak of memory starts anew, if that can be.
@@ -39,6 +41,9 @@ type Usage struct {
 	RSSMiB     float64 `json:"rss_mib,omitempty"`
 	// BodyBytes is what the server itself counted, by transport: the witness of the row.
 	BodyBytes map[string]float64 `json:"body_bytes,omitempty"`
+
+	rdma    map[string]Moved
+	hasRDMA bool // its counters were read
 }
 
 func usageBetween(before, after Reading, ops, bytes int64) *Usage {
@@ -54,6 +59,11 @@ func usageBetween(before, after Reading, ops, bytes int64) *Usage {
 			u.BodyBytes = make(map[string]float64)
 		}
 		u.BodyBytes[transport] = n - before.BodyBytes[transport]
+	}
+	u.hasRDMA, u.rdma = after.RDMA != nil, map[string]Moved{}
+	for label, m := range after.RDMA {
+		was := before.RDMA[label]
+		u.rdma[label] = Moved{m.Ops - was.Ops, m.Bytes - was.Bytes}
 	}
 	return u
 }
@@ -154,6 +164,22 @@ func (m *Metrics) Read(ctx context.Context, _ bool) (Reading, error) {
 	return parseMetrics(body)
 }
 
+// moved adds a counter of RDMA, by its labels.
+func (r *Reading) moved(metric string, m Moved) {
+	label := labelOf(metric, "direction") + "/" + labelOf(metric, "provider")
+	if r.RDMA == nil {
+		r.RDMA = make(map[string]Moved)
+	}
+	was := r.RDMA[label]
+	r.RDMA[label] = Moved{was.Ops + m.Ops, was.Bytes + m.Bytes}
+}
+
+func labelOf(metric, name string) string {
+	_, rest, _ := strings.Cut(metric, name+`="`)
+	value, _, _ := strings.Cut(rest, `"`)
+	return value
+}
+
 // parseMetrics takes what it needs of the Prometheus text format.
 func parseMetrics(text []byte) (Reading, error) {
 	r := Reading{PeakIsNow: true}
@@ -175,12 +201,15 @@ func parseMetrics(text []byte) (Reading, error) {
 		case name == "process_resident_memory_bytes":
 			r.PeakBytes = int64(v)
 		case strings.HasPrefix(name, "millrace_s3_bytes_total{"):
-			_, rest, _ := strings.Cut(name, `transport="`)
-			transport, _, _ := strings.Cut(rest, `"`)
+			transport := labelOf(name, "transport")
 			if r.BodyBytes == nil {
 				r.BodyBytes = make(map[string]float64)
 			}
 			r.BodyBytes[transport] += v
+		case strings.HasPrefix(name, "millrace_rdma_bytes_total{"):
+			r.moved(name, Moved{Bytes: int64(v)})
+		case strings.HasPrefix(name, "millrace_rdma_operations_total{"):
+			r.moved(name, Moved{Ops: int64(v)})
 		}
 	}
 	if !found {

@@ -4,15 +4,15 @@
 // given beside the server's, since on one machine both compete for the same cores.
 //
 // Invariant: what a row counts was really done: a PUT stores a body that no other PUT of the sweep
-// has, under a new key; a GET reads all bytes and checks their number; an operation that failed is
-// counted as an error and in nothing else; and preparing and cleaning up are outside of the times.
+// has, under a new key; a GET reads all bytes into memory of its own and checks their number; an operation that
+// failed is counted as an error and in nothing else; preparing and cleaning up are outside of the times; and bytes
+// that RDMA is said to have carried are compared with what the server and the device counted.
 package sweep
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"time"
 
@@ -33,10 +33,12 @@ const (
 // Endpoint is what a sweep calls; *client.Client is one.
 type Endpoint interface {
 	Put(ctx context.Context, bucket, key string, data []byte, o client.PutOptions) (client.PutResult, error)
-	Get(ctx context.Context, bucket, key string, w io.Writer, o client.GetOptions) (client.GetResult, error)
+	GetBuffer(ctx context.Context, bucket, key string, dst []byte, o client.GetOptions) (client.GetResult, error)
 	Head(ctx context.Context, bucket, key string) (client.Info, error)
 	List(ctx context.Context, bucket string, o client.ListOptions) iter.Seq2[client.Entry, error]
 	DeleteMany(ctx context.Context, bucket string, keys []string) error
+	Register(mem []byte) (*client.Memory, error)
+	Device() *client.Device
 }
 
 // Config says what is measured.
@@ -57,10 +59,15 @@ type Config struct {
 	Verify bool
 	// Checksum sends a CRC64NVME with each PUT.
 	Checksum bool
+	// MaxMemory is the most memory for the objects that Get has in flight: rows that need more are left out. 0 is
+	// no limit.
+	MaxMemory int64
 	// Keep leaves the objects there.
 	Keep bool
 	// Server reads the server's own figures; nil leaves them out.
 	Server Server
+	// Workers are processes that share each row evenly; without any, the loops are in this one.
+	Workers []Worker
 }
 
 // Limits of a sweep.
@@ -88,6 +95,11 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("size %d: want 0 to %d", n, int64(MaxSizeBytes)))
 		}
 	}
+	for _, n := range c.Concurrencies {
+		if n < len(c.Workers) {
+			errs = append(errs, fmt.Errorf("concurrency %d is less than one for each of %d processes", n, len(c.Workers)))
+		}
+	}
 	if len(c.Sizes) == 0 || len(c.Concurrencies) == 0 {
 		errs = append(errs, errors.New("no sizes or no concurrency"))
 	}
@@ -106,6 +118,7 @@ type Row struct {
 	Op          Op      `json:"op"`
 	SizeBytes   int64   `json:"size_bytes"`
 	Concurrency int     `json:"concurrency"`
+	Processes   int     `json:"processes,omitempty"` // that share the concurrency; 0 for one that also measures
 	Ops         int64   `json:"ops"`
 	Errors      int64   `json:"errors"`
 	FirstError  string  `json:"first_error,omitempty"`
@@ -118,6 +131,9 @@ type Row struct {
 	Client      CPU     `json:"client"`
 	Server      *Usage  `json:"server,omitempty"`
 	client.Transfer
+	RDMA *Witness `json:"rdma,omitempty"`
+	// LeftOut says why the row was not measured; "" if it was.
+	LeftOut string `json:"left_out,omitempty"`
 }
 
 // CPU is the cost of a row to one side.
@@ -153,11 +169,12 @@ func Run(ctx context.Context, c Config, to Endpoint, emit func(Row) error) error
 }
 
 func runSize(ctx context.Context, c *Config, to Endpoint, size int64, emit func(Row) error) (err error) {
-	s := &scene{config: c, to: to, size: size, bodies: newBodies(size), prefix: fmt.Sprintf("%s%d/", c.Prefix, size)}
+	s := &scene{config: c, to: to, own: &local{to: to}, size: size, prefix: fmt.Sprintf("%s%d/", c.Prefix, size)}
 	defer func() {
 		if !c.Keep {
 			err = errors.Join(err, s.cleanUp(ctx))
 		}
+		err = errors.Join(err, s.own.close())
 	}()
 	if c.Op != Put {
 		if err := s.prepare(ctx); err != nil {
@@ -165,8 +182,10 @@ func runSize(ctx context.Context, c *Config, to Endpoint, size int64, emit func(
 		}
 	}
 	for _, concurrency := range c.Concurrencies {
-		row, err := s.measure(ctx, concurrency)
-		if err != nil {
+		row := Row{Op: c.Op, SizeBytes: size, Concurrency: concurrency}
+		if need := size * int64(concurrency); c.Op == Get && c.MaxMemory > 0 && need > c.MaxMemory {
+			row.LeftOut = fmt.Sprintf("needs %d MiB of memory", need>>20)
+		} else if row, err = s.measure(ctx, concurrency); err != nil {
 			return err
 		}
 		if err := emit(row); err != nil {

@@ -3,6 +3,7 @@ package sweep
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"iter"
@@ -25,6 +26,8 @@ type fake struct {
 	puts    map[string]int // by content
 	corrupt bool
 	fail    error
+	rdma    bool
+	moved   int64 // by it
 }
 
 func newFake() *fake { return &fake{objects: map[string][]byte{}, puts: map[string]int{}} }
@@ -37,19 +40,30 @@ func (f *fake) Put(_ context.Context, _, key string, data []byte, _ client.PutOp
 	}
 	f.objects[key] = bytes.Clone(data)
 	f.puts[string(data)]++
-	return client.PutResult{Transfer: client.Transfer{Transport: "http"}}, f.fail
+	return client.PutResult{Transfer: f.transfer(len(data))}, f.fail
 }
 
-func (f *fake) Get(_ context.Context, _, key string, w io.Writer, _ client.GetOptions) (client.GetResult, error) {
+func (f *fake) GetBuffer(_ context.Context, _, key string, dst []byte, _ client.GetOptions) (client.GetResult, error) {
 	f.mu.Lock()
-	data := bytes.Clone(f.objects[key])
-	f.mu.Unlock()
+	defer f.mu.Unlock()
+	n := copy(dst, f.objects[key])
 	if f.corrupt {
-		data[len(data)/2] ^= 1
+		dst[n/2] ^= 1
 	}
-	_, err := w.Write(data)
-	return client.GetResult{Transfer: client.Transfer{Transport: "http"}}, err
+	return client.GetResult{Transfer: f.transfer(n), Bytes: int64(n)}, nil
 }
+
+// transfer is that of n bytes.
+func (f *fake) transfer(n int) client.Transfer {
+	if !f.rdma {
+		return client.Transfer{Transport: "http"}
+	}
+	f.moved += int64(n)
+	return client.Transfer{Transport: "rdma", Provider: "hard", RDMABytes: int64(n)}
+}
+
+func (*fake) Register([]byte) (*client.Memory, error) { return &client.Memory{}, nil }
+func (*fake) Device() *client.Device                  { return nil }
 
 func (f *fake) Head(_ context.Context, _, key string) (client.Info, error) {
 	f.mu.Lock()
@@ -186,6 +200,94 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// counting is a Server that says how much the endpoint has moved by RDMA, and some bytes more.
+type counting struct {
+	of   *fake
+	more int64
+	read int64
+}
+
+func (c *counting) Read(context.Context, bool) (Reading, error) {
+	c.read++
+	return Reading{RDMA: map[string]Moved{"read/hard": {c.read, c.of.moved + c.more*c.read}}}, nil
+}
+
+func TestWitness(t *testing.T) {
+	for _, more := range []int64{0, 7} {
+		to := newFake()
+		to.rdma = true
+		c := config(Put)
+		c.Sizes, c.Concurrencies, c.Server = []int64{1000}, []int{1}, &counting{of: to, more: more}
+		err := Run(context.Background(), c, to, func(r Row) error {
+			w := r.RDMA
+			if r.Transport != "rdma" || r.RDMABytes != 20_000 || w == nil || w.Direction != "read" ||
+				w.Client != (Moved{20, 20_000}) || w.Server["hard"] != (Moved{1, 20_000 + more}) {
+				t.Errorf("row %+v, witness %+v; want 20000 bytes by RDMA", r, w)
+			} else if (w.Disagreement != "") != (more > 0) {
+				t.Errorf("%d bytes more on the server: disagreement %q", more, w.Disagreement)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// piped is a Worker whose orders go through Serve.
+func piped(t *testing.T, to Endpoint) Worker {
+	in, orders := io.Pipe()
+	reports, out := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- Serve(context.Background(), to, in, out) }()
+	t.Cleanup(func() {
+		_ = orders.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return &Process{orders: json.NewEncoder(orders), reports: json.NewDecoder(reports)}
+}
+
+func TestWorkers(t *testing.T) {
+	for _, op := range []Op{Put, Get} {
+		to := newFake()
+		c := config(op)
+		c.Sizes, c.Concurrencies, c.Workers = []int64{1000}, []int{3, 5}, []Worker{piped(t, to), piped(t, to), piped(t, to)}
+		err := Run(context.Background(), c, to, func(r Row) error {
+			if r.Ops != 20 || r.Errors != 0 || r.Processes != 3 || r.Seconds <= 0 || r.P99Ms <= 0 {
+				t.Errorf("row %+v; want 20 operations of 3 processes", r)
+			}
+			return nil
+		})
+		if err != nil || len(to.objects) != 0 {
+			t.Errorf("Run(%s) = %v, %d objects left; want none", op, err, len(to.objects))
+		}
+	}
+	c := config(Get)
+	c.Workers = make([]Worker, 2)
+	if c.Validate() == nil {
+		t.Error("Validate with less loops than processes: no error")
+	}
+}
+
+func TestMaxMemory(t *testing.T) {
+	c, left := config(Get), 0
+	c.Sizes, c.Concurrencies, c.MaxMemory = []int64{1000}, []int{1, 4}, 3000
+	err := Run(context.Background(), c, newFake(), func(r Row) error {
+		if r.LeftOut != "" {
+			left++
+		}
+		if (r.LeftOut != "") != (r.Concurrency == 4) || (r.LeftOut != "") != (r.Ops == 0) {
+			t.Errorf("row %+v; want 4 loops left out", r)
+		}
+		return nil
+	})
+	if err != nil || left != 1 {
+		t.Errorf("Run() = %v, %d rows left out; want 1", err, left)
+	}
+}
+
 func TestQuantile(t *testing.T) {
 	var hundred []time.Duration
 	for n := 1; n <= 100; n++ {
@@ -220,9 +322,12 @@ process_resident_memory_bytes 1.048576e+06
 millrace_s3_bytes_total{direction="in",transport="http"} 3
 millrace_s3_bytes_total{direction="out",transport="http"} 4
 millrace_s3_bytes_total{direction="out",transport="rdma"} 5
+millrace_rdma_operations_total{direction="write",provider="soft"} 2
+millrace_rdma_bytes_total{direction="write",provider="soft"} 1e+06
 `
 	got, err := parseMetrics([]byte(text))
-	want := Reading{CPUSeconds: 1.5, PeakBytes: 1 << 20, PeakIsNow: true, BodyBytes: map[string]float64{"http": 7, "rdma": 5}}
+	want := Reading{CPUSeconds: 1.5, PeakBytes: 1 << 20, PeakIsNow: true, BodyBytes: map[string]float64{"http": 7, "rdma": 5},
+		RDMA: map[string]Moved{"write/soft": {2, 1_000_000}}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("parseMetrics: %v (-want +got):\n%s", err, diff)
 	}
