@@ -245,8 +245,11 @@ func checkPool(t *testing.T, e *object.Engine) {
 func TestPowerCut(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	tried := 0
-	for k, step := int64(1), int64(1); tried < *crashPoints; k += step {
+	tried, points := 0, *crashPoints
+	if testing.Short() {
+		points = min(points, 15)
+	}
+	for k, step := int64(1), int64(1); tried < points; k += step {
 		if !crashRun(t, seed, k) {
 			break
 		}
@@ -254,8 +257,8 @@ func TestPowerCut(t *testing.T) {
 			t.Fatalf("seed %d, power cut at operation %d", seed, k)
 		}
 		tried++
-		if *crashPoints < 1000 { // the short form takes a sample
-			step = 1 + rand.Int64N(40)
+		if points < 1000 { // the short form takes a sample
+			step = 1 + rand.Int64N(int64(2400/points))
 		}
 	}
 	t.Logf("%d power cuts", tried)
