@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace/millrace/appliance/config"
+	"github.com/millrace/millrace/mgmt/api"
 	"github.com/millrace/millrace/mgmt/endpoint"
 	"github.com/millrace/millrace/mgmt/metrics"
 	"github.com/millrace/millrace/s3/store"
@@ -17,6 +18,10 @@ type backend struct {
 	// health tells status, drives and scheme; the rest is filled in by the caller.
 	health func() endpoint.Health
 	close  func() error
+	// pool is what the management API shows; nil: there is no pool behind the store.
+	pool api.Source
+	// clients is told where the number of requests in progress is to be had; nil: nobody wants to know.
+	clients func(inProgress func() int64)
 	// memory is where objects' bytes are on their way, for registration with RDMA; nil if nowhere in particular.
 	memory []byte
 }

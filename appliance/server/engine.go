@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/appliance/arena"
@@ -27,7 +28,9 @@ func openEngine(ctx context.Context, c *config.Config, log *slog.Logger) (*backe
 	if err != nil {
 		return nil, errors.Join(err, d.close())
 	}
-	e, err := object.Open(ctx, object.Config{Members: d.members(), Arena: buffers, Logger: log})
+	var clients clients
+	e, err := object.Open(ctx, object.Config{Members: d.members(), Arena: buffers, Logger: log, Clients: clients.count,
+		ScrubInterval: c.ScrubInterval, ScrubBytesPerSecond: int64(c.ScrubRate), RepairBytesPerSecond: int64(c.RepairRate)})
 	if err != nil {
 		return nil, errors.Join(err, d.close(), buffers.Close())
 	}
@@ -36,9 +39,23 @@ func openEngine(ctx context.Context, c *config.Config, log *slog.Logger) (*backe
 		store:   e,
 		sources: metrics.Sources{Drives: v.driveStates, Arena: v.arenaUse, Engine: v.counters, DataShares: v.dataShares},
 		health:  v.health,
+		pool:    v,
+		clients: clients.countBy,
 		close:   func() error { return errors.Join(e.Close(), d.close(), buffers.Close()) },
 		memory:  buffers.Memory(),
 	}, nil
+}
+
+// clients counts the requests in progress, once it is told how; the engine is open before anything can count.
+type clients struct{ by atomic.Pointer[func() int64] }
+
+func (c *clients) countBy(f func() int64) { c.by.Store(&f) }
+
+func (c *clients) count() int64 {
+	if f := c.by.Load(); f != nil {
+		return (*f)()
+	}
+	return 0
 }
 
 // view shows an engine to management. It reads counters and the map in force, and waits for nothing
@@ -73,7 +90,9 @@ func (v *view) arenaUse() metrics.Arena {
 func (v *view) counters() metrics.Engine {
 	c := v.engine.Counters()
 	return metrics.Engine{DegradedReads: c.DegradedReads.Load(), DegradedWrites: c.DegradedWrites.Load(),
-		DroppedDrives: c.DroppedDrives.Load(), MendedShards: c.MendedShards.Load()}
+		DroppedDrives: c.DroppedDrives.Load(), MendedShards: c.MendedShards.Load(),
+		ScrubbedBytes: c.ScrubbedBytes.Load(), ScrubDamaged: c.ScrubDamaged.Load(), ScrubOrphans: c.ScrubOrphans.Load(),
+		ScrubDiffering: c.ScrubDiffering.Load()}
 }
 
 func (v *view) dataShares() (k, n int) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/millrace/millrace/appliance/config"
 	"github.com/millrace/millrace/mgmt/metrics"
@@ -33,7 +34,8 @@ func openFabric(c *config.Config, memory []byte, log *slog.Logger) (*fabric, err
 		log.Warn("RDMA moves no bytes: objects that are put by it are garbage; this is for measuring only")
 		f.device, f.name = nullverbs.Open(), "null(moves-no-bytes)"
 	default:
-		f.device, f.name = iwarp.Open(iwarp.Config{NoCRC: !c.RDMACRC}), iwarp.Provider
+		// Whoever can't be reached in 3 s is told so while its client still waits.
+		f.device, f.name = iwarp.Open(iwarp.Config{NoCRC: !c.RDMACRC, StartTimeout: 3 * time.Second}), iwarp.Provider
 	}
 	networks, err := c.RDMANetworks()
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/millrace/millrace/appliance/config"
+	"github.com/millrace/millrace/mgmt/api"
 	"github.com/millrace/millrace/mgmt/endpoint"
 	"github.com/millrace/millrace/mgmt/metrics"
 	"github.com/millrace/millrace/s3/sigv4"
@@ -141,6 +142,7 @@ type appliance struct {
 	version  string
 	requests *requests
 	metrics  *metrics.Set
+	api      http.Handler // nil: there is no pool to show
 	s3       *http.Server
 	mgmt     *endpoint.Server
 	failed   chan error
@@ -155,6 +157,12 @@ func newAppliance(c *config.Config, o Options, back *backend, f *fabric, root si
 	sources.Requests, sources.RDMA = a.requests.running.Load, f.traffic
 	a.metrics = metrics.New(operations(), sources, o.Version)
 	a.requests.next = newGateway(c, back, f.front(), root, a.metrics, o.Logger)
+	if back.clients != nil {
+		back.clients(a.requests.running.Load)
+	}
+	if back.pool != nil {
+		a.api = api.New(api.Config{Source: back.pool, User: root.AccessKey, Password: root.SecretKey})
+	}
 	return a
 }
 
@@ -170,7 +178,7 @@ func (a *appliance) serve(l *listeners, certificate tls.Certificate) {
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
 	a.mgmt = endpoint.New(endpoint.Config{Certificate: certificate, Health: a.health, Metrics: a.metrics.Handler(),
-		Pprof: a.config.Pprof, Logger: a.log})
+		API: a.api, Pprof: a.config.Pprof, Logger: a.log})
 	go a.report("S3", func() error { return a.s3.Serve(l.s3) })
 	go a.report("management", func() error { return a.mgmt.Serve(l.mgmt) })
 }

@@ -277,6 +277,9 @@ func (c *call) logEvent(ctx context.Context, e Event) {
 	if e.Code != "" {
 		attributes = append(attributes, slog.String("code", string(e.Code)))
 	}
+	if e.Transport != TransportHTTP {
+		attributes = append(attributes, slog.String("transport", e.Transport))
+	}
 	if e.Declined != "" {
 		attributes = append(attributes, slog.String("declined", e.Declined))
 	}

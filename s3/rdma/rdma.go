@@ -83,6 +83,9 @@ func New(cfg Config) (*Transport, error) {
 	setDefault(&cfg.Depth, 16)
 	setDefault(&cfg.BounceBuffers, 64)
 	setDefault(&cfg.Cache.MaxUsers, 64)
+	if cfg.Cache.IdleTimeout <= 0 {
+		cfg.Cache.IdleTimeout = 5 * time.Minute // jobs pause between their checkpoints
+	}
 	if cfg.WaitLimit <= 0 {
 		cfg.WaitLimit = 2 * time.Second
 	}
