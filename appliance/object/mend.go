@@ -80,6 +80,9 @@ func (e *Engine) mendOnce(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := e.sweepIfNeeded(ctx); err != nil {
+		return err
+	}
 	if err := e.healQueued(ctx); err != nil {
 		return err
 	}
@@ -135,18 +138,30 @@ func (e *Engine) fill(ctx context.Context) error {
 		return err
 	}
 	// The commit of the map is synced, and with it all that was written to each drive before.
-	err := e.changeMap(func(m *placement.Map) *placement.Map {
+	return e.changeMap(func(m *placement.Map) *placement.Map {
 		if m.Epoch != v.Epoch {
 			return nil
 		}
 		return m.FilledNow()
 	})
-	if err != nil {
+}
+
+// sweepIfNeeded takes from each drive the records that it has no business with, once after each change of who is
+// believed, and lets the map say that it is done.
+func (e *Engine) sweepIfNeeded(ctx context.Context) error {
+	v := e.view.Load()
+	if !v.Unswept || v.NeedsFill() {
+		return nil
+	}
+	if err := (&filler{e: e, view: v}).sweep(ctx); err != nil {
 		return err
 	}
-	// Who was believed until now need not be a member: the second sweep is for those.
-	f.view = e.view.Load()
-	return f.sweep(ctx)
+	return e.changeMap(func(m *placement.Map) *placement.Map {
+		if m.Epoch != v.Epoch {
+			return nil
+		}
+		return m.Swept()
+	})
 }
 
 func (f *filler) sweep(ctx context.Context) error {

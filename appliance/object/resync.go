@@ -66,8 +66,7 @@ func (e *Engine) resync(ctx context.Context, slot int) (done bool, err error) {
 	}
 	e.counters.Resynced.Add(1)
 	e.log.Info("drive is back, brought up to date", "slot", slot, "keys", len(keys))
-	f := &filler{e: e, view: e.view.Load()}
-	return true, f.sweep(ctx)
+	return true, nil
 }
 
 // reachesBack says whether the op-logs of all drives have every entry after seq.

@@ -124,6 +124,7 @@ func TestFreedWhileAway(t *testing.T) {
 	for _, key := range []string{"k1", "k2", "k3", "k4", "k5", "k6"} {
 		mustPut(t, e, "b", key, noise(2, 100))
 	}
+	waitFor(t, "fill of the others", func() bool { return !e.Map().NeedsFill() })
 	waitFor(t, "quiet", e.Quiet)
 	closeEngine(t, e)
 	b.drives[2].gone = false

@@ -62,6 +62,8 @@ type Map struct {
 	Scheme erasure.Scheme `json:"scheme"`
 	Groups int            `json:"groups"`
 	Slots  []Slot         `json:"slots"`
+	// Unswept: drives may hold records of groups that are theirs no more.
+	Unswept bool `json:"unswept,omitempty"`
 }
 
 // ErrInvalidMap marks a map that can't be one.
@@ -121,10 +123,19 @@ func (m *Map) Lose(slot int) *Map {
 }
 
 // Restore returns the map of the next epoch, with that slot in and believed: its drive has all
-// that it should.
+// that it should. Others may have what was its while it was away.
 func (m *Map) Restore(slot int) *Map {
 	c := m.With(slot)
 	c.Slots[slot].Filled = In
+	c.Unswept = true
+	return c
+}
+
+// Swept returns the map of the next epoch, once every drive holds records of its own groups only.
+func (m *Map) Swept() *Map {
+	c := m.Clone()
+	c.Epoch++
+	c.Unswept = false
 	return c
 }
 
@@ -146,10 +157,12 @@ func (m *Map) With(slot int) *Map {
 	return c
 }
 
-// FilledNow returns the map of the next epoch, after a fill of m is complete.
+// FilledNow returns the map of the next epoch, after a fill of m is complete. Who was believed until then need
+// not be a member any more.
 func (m *Map) FilledNow() *Map {
 	c := m.Clone()
 	c.Epoch++
+	c.Unswept = true
 	for i := range c.Slots {
 		c.Slots[i].Filled = filled(c.Slots[i].State)
 	}
