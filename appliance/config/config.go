@@ -40,9 +40,14 @@ type Config struct {
 	MemoryLimit    Size          `toml:"memory-limit"`
 	MaxConnections int           `toml:"max-connections"` // open S3 connections
 	DrainTimeout   time.Duration `toml:"drain-timeout"`
-	LogFormat      string        `toml:"log-format"` // LogText or LogJSON
-	LogLevel       string        `toml:"log-level"`  // debug, info, warn or error
-	Pprof          bool          `toml:"pprof"`
+	// ScrubInterval is the time between two scrubs of a drive, 0 for none; ScrubRate bounds what a scrub reads of each
+	// drive, RepairRate what a repair writes of all together, in bytes a second, 0 for no bound.
+	ScrubInterval time.Duration `toml:"scrub-interval"`
+	ScrubRate     Size          `toml:"scrub-rate"`
+	RepairRate    Size          `toml:"repair-rate"`
+	LogFormat     string        `toml:"log-format"` // LogText or LogJSON
+	LogLevel      string        `toml:"log-level"`  // debug, info, warn or error
+	Pprof         bool          `toml:"pprof"`
 }
 
 // The values of RDMA.
@@ -74,6 +79,8 @@ const (
 	MinDriveSize   = 64 * MiB
 	MinArenaSize   = 16 * MiB
 	MinMemoryLimit = 64 * MiB
+	// MinScrubInterval keeps a scrub from following the last one at once.
+	MinScrubInterval = time.Hour
 )
 
 // Default returns the configuration that holds where nothing else was said.
@@ -90,6 +97,8 @@ func Default() Config {
 		MemoryLimit:    128 * MiB,
 		MaxConnections: 4096,
 		DrainTimeout:   30 * time.Second,
+		ScrubInterval:  14 * 24 * time.Hour,
+		ScrubRate:      64 * MiB,
 		LogFormat:      LogText,
 		LogLevel:       "info",
 	}

@@ -107,6 +107,8 @@ func TestValidate(t *testing.T) {
 		{"--dir d --memory-limit 1MiB", "memory-limit 1MiB"},
 		{"--dir d --max-connections 0", "max-connections 0"},
 		{"--dir d --drain-timeout -1s", "drain-timeout -1s"},
+		{"--dir d --scrub-interval 0 --scrub-rate 0 --repair-rate 1GiB", ""},
+		{"--dir d --scrub-interval 1s", "scrub-interval 1s"},
 		{"--dir d --log-format xml", "log-format"},
 		{"--dir d --log-level loud", "log-level"},
 		{"--dir d --region=", "region: empty"},

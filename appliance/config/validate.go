@@ -146,6 +146,12 @@ func (c *Config) validateRest() error {
 	if c.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("drain-timeout %v: negative", c.DrainTimeout))
 	}
+	if c.ScrubInterval < 0 || c.ScrubInterval > 0 && c.ScrubInterval < MinScrubInterval {
+		errs = append(errs, fmt.Errorf("scrub-interval %v: want 0 or at least %v", c.ScrubInterval, MinScrubInterval))
+	}
+	if c.ScrubRate < 0 || c.RepairRate < 0 {
+		errs = append(errs, errors.New("scrub-rate, repair-rate: negative"))
+	}
 	if c.LogFormat != LogText && c.LogFormat != LogJSON {
 		errs = append(errs, fmt.Errorf("log-format %q: want text or json", c.LogFormat))
 	}

@@ -1,8 +1,8 @@
-// Package endpoint is the management listener: https with the health of the appliance and its
-// metrics, and Go profiles where they were asked for.
+// Package endpoint is the management listener: https with the health of the appliance, its metrics and the
+// management API, and Go profiles where they were asked for.
 //
-// It is not the management API, and it changes nothing: everything here is read. It declares what
-// it serves (Config); the wiring gives it functions and handlers.
+// It is not the management API itself (mgmt/api). It declares what it serves (Config); the wiring gives it
+// functions and handlers. Health and metrics are for everybody; the API says itself who may come in.
 //
 // Invariant: a request here never touches the data path; it has a deadline, and their number is
 // limited, so that a scraper gone wild does no harm to S3.
@@ -46,6 +46,7 @@ type Config struct {
 	Certificate tls.Certificate
 	Health      func() Health
 	Metrics     http.Handler
+	API         http.Handler // of everything below /api/; nil: there is none
 	Pprof       bool
 	Logger      *slog.Logger
 }
@@ -69,6 +70,9 @@ func New(c Config) *Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, c.Health()) })
 	mux.Handle("GET /metrics", c.Metrics)
+	if c.API != nil {
+		mux.Handle("/api/", c.API)
+	}
 	timeout := requestTimeout
 	if c.Pprof {
 		timeout = profileTimeout

@@ -37,6 +37,7 @@ type Arena struct {
 // Engine counts the events of the engine that are worth watching.
 type Engine struct {
 	DegradedReads, DegradedWrites, DroppedDrives, MendedShards uint64
+	ScrubbedBytes, ScrubDamaged, ScrubOrphans, ScrubDiffering  uint64
 }
 
 // Sources is what a scrape reads. A nil function leaves its metrics out.

@@ -27,7 +27,7 @@ func testSet() *Set {
 			}
 		},
 		Arena:  func() Arena { return Arena{SizeBytes: 96, UsedBytes: 4} },
-		Engine: func() Engine { return Engine{DegradedReads: 3} },
+		Engine: func() Engine { return Engine{DegradedReads: 3, ScrubDamaged: 2} },
 		RDMA: func() RDMATraffic {
 			return RDMATraffic{Provider: "soft", ReadOps: 2, ReadBytes: 20, WriteOps: 3, WriteBytes: 30, Failed: 4, Connections: 5,
 				BouncedBytes: 6, DeviceCopiedBytes: 7}
@@ -73,6 +73,7 @@ func TestScrape(t *testing.T) {
 		`millrace_pool_free_bytes 20`,
 		`millrace_arena_used_bytes 4`,
 		`millrace_degraded_reads_total 3`,
+		`millrace_scrub_damaged_shards_total 2`,
 		`millrace_build_info{version="v1"} 1`,
 		"go_goroutines ", "process_cpu_seconds_total ",
 	} {

@@ -47,7 +47,7 @@ type runner func(ctx context.Context, env *environment, args []string) error
 func commands() []command {
 	return []command{
 		serveCommand(), getCommand(), putCommand(), lsCommand(), rmCommand(), mbCommand(), rbCommand(),
-		benchCommand(), fsckCommand(), dumpCommand(), versionCommand(),
+		benchCommand(), poolCommand(), driveCommand(), fsckCommand(), dumpCommand(), versionCommand(),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/mgmt/api"
 )
 
 // process is a `millrace serve` of its own.
@@ -19,11 +22,12 @@ type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	s3     string
+	mgmt   string
 	stderr bytes.Buffer
 	done   chan error
 }
 
-var readyLine = regexp.MustCompile(`^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=https://127\.0\.0\.1:\d+ rdma=soft$`)
+var readyLine = regexp.MustCompile(`^millrace: ready s3=(http://127\.0\.0\.1:\d+) mgmt=(https://127\.0\.0\.1:\d+) rdma=soft$`)
 
 // serve starts the process and waits for its ready line.
 func serve(t *testing.T, args ...string) *process {
@@ -44,7 +48,7 @@ func serve(t *testing.T, args ...string) *process {
 	lines := bufio.NewScanner(stdout)
 	for p.s3 == "" && lines.Scan() {
 		if match := readyLine.FindStringSubmatch(lines.Text()); match != nil {
-			p.s3 = match[1]
+			p.s3, p.mgmt = match[1], match[2]
 		}
 	}
 	go func() { p.done <- p.cmd.Wait() }()
@@ -100,6 +104,7 @@ func TestServe(t *testing.T) {
 	}
 	p = serve(t, "--dir", dir, "--log-format", "json")
 	m.env["AWS_ENDPOINT_URL"] = p.s3
+	checkPoolStatus(t, m, p, dir)
 	if got := m.ok("get", "s3://bucket/x", "-", "--credentials", credentials); got != string(data) {
 		t.Errorf("with two drives gone: %d bytes; want %d", len(got), len(data))
 	}
@@ -109,5 +114,49 @@ func TestServe(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "drives", "02")); err == nil {
 		t.Error("a missing drive was made anew")
+	}
+}
+
+// checkPoolStatus asks the management address of a pool of which slots 2 and 5 are missing.
+func checkPoolStatus(t *testing.T, m *millrace, p *process, dir string) {
+	t.Helper()
+	var s poolStatus
+	if err := json.Unmarshal([]byte(m.ok("pool", "status", dir, "--mgmt", p.mgmt, "--json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Pool.Status != api.Degraded || s.Pool.Drives["in"] != 4 || s.Pool.Drives["missing"] != 2 || s.Pool.Scheme != "4+2" ||
+		len(s.Drives) != 6 || s.Drives[2].State != "missing" || s.Drives[0].UsedBytes == 0 || s.Drives[0].Path == "" {
+		t.Errorf("pool status = %+v; want degraded with four drives of six", s)
+	}
+	if got := m.ok("pool", "scrub", dir, "--mgmt", p.mgmt); !strings.Contains(got, "begins") {
+		t.Errorf("pool scrub = %q", got)
+	}
+	for range 500 {
+		if err := json.Unmarshal([]byte(m.ok("pool", "status", dir, "--mgmt", p.mgmt, "--json")), &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.Pool.Scrub.Finished != nil && !s.Pool.Scrub.Running {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if s.Pool.Scrub.Shards == 0 || s.Pool.Scrub.DamagedShards != 0 || s.Pool.Scrub.Next == nil {
+		t.Errorf("scrub = %+v; want ended, with shards and no damage", s.Pool.Scrub)
+	}
+	if got := m.ok("pool", "status", dir, "--mgmt", p.mgmt); !strings.Contains(got, "DEGRADED") || !strings.Contains(got, "02    missing") {
+		t.Errorf("pool status = %s", got)
+	}
+	if got := m.ok("drive", "list", dir, "--mgmt", p.mgmt); strings.Count(got, "\n") != 7 {
+		t.Errorf("drive list = %s; want six drives", got)
+	}
+	for _, test := range []struct{ args, want string }{
+		{"pool status --credentials " + dir + "/credentials --mgmt " + p.mgmt, "certificate"},
+		{"pool status --mgmt " + p.mgmt + " --insecure", "access denied"},
+		{"pool status " + dir + " --mgmt https://127.0.0.1:1", "refused"},
+	} {
+		m.env["MILLRACE_ROOT_ACCESS_KEY"], m.env["MILLRACE_ROOT_SECRET_KEY"] = "ak", "wrong-key"
+		if _, stderr, code := m.run(strings.Fields(test.args)...); code != exitFailed || !strings.Contains(stderr, test.want) {
+			t.Errorf("millrace %s: exit %d, %q; want 1 and %q", test.args, code, stderr, test.want)
+		}
 	}
 }
