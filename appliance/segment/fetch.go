@@ -94,10 +94,6 @@ func (r *reader) issue(win *readWindow) error {
 		c.done, c.hold = r.results, win.hold
 		win.hold.refs.Add(1)
 	}
-	if len(calls) == 1 && r.count == 1 && !r.hedging() {
-		calls[0].run()
-		return nil
-	}
 	for _, c := range calls {
 		go c.run()
 	}

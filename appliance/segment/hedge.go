@@ -30,29 +30,71 @@ func (o *IO) observe(took time.Duration) {
 
 // collect waits until every read of the window has ended or been given up. A shard that failed is marked.
 func (r *reader) collect(ctx context.Context, win *readWindow) error {
-	var expired <-chan time.Time
-	wait := r.io.slowAfter()
-	if r.hedging() && win.pending > 0 {
-		r.timer.Reset(wait)
-		expired = r.timer.C
+	slow := r.io.slowAfter()
+	for waited := time.Duration(0); win.pending > 0; {
+		step := lookEvery
+		if r.hedging() {
+			step = min(step, slow-waited)
+		}
+		if err := r.await(ctx, win, step); err != nil || win.pending == 0 {
+			return err
+		}
+		if waited += step; waited < slow || !r.hedging() {
+			if err := r.leaveDead(win); err != nil {
+				return err
+			}
+			continue
+		}
+		r.io.observe(slow)
+		if err := r.hedge(win); err != nil {
+			return err
+		}
+		slow, waited = 2*slow, 0
+	}
+	return nil
+}
+
+// await takes answers for as long as step.
+func (r *reader) await(ctx context.Context, win *readWindow, step time.Duration) error {
+	if r.timer == nil {
+		r.timer = time.NewTimer(step)
+	} else {
+		r.timer.Reset(step)
 	}
 	for win.pending > 0 {
 		select {
 		case c := <-r.results:
 			r.answer(win, c)
-		case <-expired:
-			r.io.observe(wait)
-			if err := r.hedge(win); err != nil {
-				return err
-			}
-			if wait *= 2; win.pending > 0 {
-				r.timer.Reset(wait)
-			}
+		case <-r.timer.C:
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 	return nil
+}
+
+// leaveDead gives up the reads that have not ended if the drive of one of them is dead.
+func (r *reader) leaveDead(win *readWindow) error {
+	dead := false
+	for _, c := range win.calls {
+		if !c.answered && isDead(c.reader) {
+			r.failed(c.shard, ErrLeft)
+			dead = true
+		}
+	}
+	if !dead {
+		return nil
+	}
+	return r.giveUp(win)
+}
+
+// failed marks a shard as not to be asked again.
+func (r *reader) failed(shard int, err error) {
+	if r.state[shard] != shardBad {
+		r.state[shard], r.errs[shard] = shardBad, err
+		r.report.Failed = append(r.report.Failed, ShardError{Shard: shard, Err: err})
+	}
 }
 
 func (r *reader) answer(win *readWindow, c *call) {
@@ -69,10 +111,7 @@ func (r *reader) answer(win *readWindow, c *call) {
 	if !c.extra {
 		win.cols[c.column].issued = false
 	}
-	if r.state[c.shard] != shardBad {
-		r.state[c.shard], r.errs[c.shard] = shardBad, c.err
-		r.report.Failed = append(r.report.Failed, ShardError{Shard: c.shard, Err: c.err})
-	}
+	r.failed(c.shard, c.err)
 }
 
 // hedge gives up the reads that have not ended, if the other shards can make up for all of them. If not,
@@ -93,6 +132,11 @@ func (r *reader) hedge(win *readWindow) error {
 			r.report.Slow = append(r.report.Slow, j)
 		}
 	}
+	return r.giveUp(win)
+}
+
+// giveUp stops waiting for all reads of the window that have not ended, and makes room for others.
+func (r *reader) giveUp(win *readWindow) error {
 	given := win.calls
 	r.abandon(win)
 	win.again = true

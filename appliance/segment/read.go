@@ -24,8 +24,8 @@ type ReadReport struct {
 // Read writes the logical range [off, off+n) to w. A nil shard is missing. Shards that are missing, fail or
 // are slow are made up for from the others, and are not asked again by this call; with too few left the
 // error is ErrTooFewShards. Bytes that no checksum vouches for are never written. An error of w, of ctx or
-// of the arena is returned as it is. A call to a slow shard may still be running when Read returns; it
-// keeps its memory until then.
+// of the arena is returned as it is. A call to a slow or dead shard may still be running when Read returns;
+// it keeps its memory until then.
 func (o *IO) Read(ctx context.Context, g erasure.Geometry, shards []ShardReader, off, n int64, w io.Writer,
 ) (ReadReport, error) {
 	if err := checkShards(g, len(shards)); err != nil {
@@ -101,12 +101,11 @@ type request struct {
 func (r *reader) run(ctx context.Context) error {
 	r.plan()
 	defer r.dropMemory()
-	if r.timer == nil && r.hedging() {
-		r.timer = time.NewTimer(time.Hour)
-	}
-	if r.timer != nil {
-		defer r.timer.Stop()
-	}
+	defer func() {
+		if r.timer != nil {
+			r.timer.Stop()
+		}
+	}()
 	fetched := false // the window at the head of the loop
 	for i := range r.count {
 		win := &r.windows[i%2]

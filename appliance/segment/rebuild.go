@@ -3,7 +3,7 @@ package segment
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 
 	"github.com/millrace/millrace/appliance/arena"
 	"github.com/millrace/millrace/appliance/erasure"
@@ -14,8 +14,8 @@ const rebuildBytes = 4 << 20
 
 // Rebuild computes the missing shards from the others and writes them: missing[i] to to[i]. A nil shard of
 // from is not there; one that fails is reported and not asked again. The error is ErrTooFewShards when too
-// few are left, a *ShardError when a writer failed, or that of ctx or of the arena as it is. It waits for
-// slow shards, and leaves no call running.
+// few are left, a *ShardError when a writer failed or a drive died that did not answer, or that of ctx or
+// of the arena as it is. It waits for slow shards, and leaves no call running but those to a Mortal that is dead.
 func (o *IO) Rebuild(ctx context.Context, g erasure.Geometry, from []ShardReader, missing []int, to []ShardWriter,
 ) (ReadReport, error) {
 	if err := checkShards(g, len(from)); err != nil {
@@ -28,7 +28,7 @@ func (o *IO) Rebuild(ctx context.Context, g erasure.Geometry, from []ShardReader
 	if err != nil {
 		return ReadReport{}, err
 	}
-	b := &rebuilder{geo: g, coder: coder, from: append([]ShardReader(nil), from...), missing: missing, to: to}
+	b := &rebuilder{io: o, geo: g, coder: coder, from: append([]ShardReader(nil), from...), missing: missing, to: to}
 	b.errs = make([]error, len(from))
 	for _, j := range missing {
 		if j < 0 || j >= len(from) {
@@ -44,6 +44,7 @@ func (o *IO) Rebuild(ctx context.Context, g erasure.Geometry, from []ShardReader
 }
 
 type rebuilder struct {
+	io      *IO
 	geo     erasure.Geometry
 	coder   *erasure.Coder
 	from    []ShardReader
@@ -52,6 +53,7 @@ type rebuilder struct {
 	errs    []error // of the shards of from
 	report  ReadReport
 	memory  *arena.Buffers // one buffer for each source, then one for each missing shard
+	hold    hold           // of memory
 }
 
 // run moves rows: the same range of every shard. Coding knows no stripes, so rows may cross them.
@@ -67,7 +69,9 @@ func (b *rebuilder) run(ctx context.Context, a *arena.Arena) error {
 	if b.memory, err = a.AcquireN(ctx, buffers, rows); err != nil {
 		return err
 	}
-	defer b.memory.Release()
+	b.hold.bufs = []*arena.Buffers{b.memory}
+	b.hold.refs.Store(1)
+	defer b.hold.leave()
 	for off := int64(0); off < b.geo.ShardBytes(); off += int64(rows) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -101,7 +105,12 @@ func (b *rebuilder) read(off int64, n int) ([][]byte, error) {
 		if len(batch) == 0 {
 			return shards, nil
 		}
-		parallel(batch, func(j int) { b.errs[j] = b.from[j].ReadShard(off, [][]byte{shards[j]}) })
+		buffers := slices.Clone(shards) // a call left behind must not meet changes
+		left := b.io.waiters.together(batch, &b.hold, func(j int) any { return b.from[j] },
+			func(j int) error { return b.from[j].ReadShard(off, [][]byte{buffers[j]}) }, b.errs)
+		if left {
+			return nil, firstLeft(b.errs, batch)
+		}
 		for _, j := range batch {
 			if err := b.errs[j]; err != nil {
 				b.report.Failed = append(b.report.Failed, ShardError{Shard: j, Err: err})
@@ -144,26 +153,27 @@ func (b *rebuilder) write(shards [][]byte, off int64, n int) error {
 		}
 		b.report.ReconstructedBytes += int64(n) * int64(len(b.missing))
 	}
-	errs := make([]error, len(b.to))
-	index := make([]int, len(b.to))
-	for i := range index {
-		index[i] = i
+	errs := make([]error, len(shards))
+	to := make([]ShardWriter, len(shards))
+	for i, j := range b.missing {
+		to[j] = b.to[i]
 	}
-	parallel(index, func(i int) { errs[i] = b.to[i].WriteAt([][]byte{shards[b.missing[i]]}, off) })
-	for i, err := range errs {
-		if err != nil {
-			return &ShardError{Shard: b.missing[i], Err: err}
+	b.io.waiters.together(b.missing, &b.hold, func(j int) any { return to[j] },
+		func(j int) error { return to[j].WriteAt([][]byte{shards[j]}, off) }, errs)
+	for _, j := range b.missing {
+		if errs[j] != nil {
+			return &ShardError{Shard: j, Err: errs[j]}
 		}
 	}
 	return nil
 }
 
-// parallel calls f for each of list at once, and returns when all have.
-func parallel(list []int, f func(int)) {
-	var wg sync.WaitGroup
-	for _, j := range list[1:] {
-		wg.Go(func() { f(j) })
+// firstLeft names the shard whose call was left behind.
+func firstLeft(errs []error, batch []int) error {
+	for _, j := range batch {
+		if errs[j] == ErrLeft {
+			return &ShardError{Shard: j, Err: ErrLeft}
+		}
 	}
-	f(list[0])
-	wg.Wait()
+	return ErrLeft
 }

@@ -91,6 +91,7 @@ type IO struct {
 	coders     erasure.Coders
 	blockShift *checksum.Shift
 	readers    sync.Pool
+	waiters    waiters
 	readNanos  atomic.Int64 // running median of the duration of a shard read
 }
 

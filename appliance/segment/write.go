@@ -3,7 +3,6 @@ package segment
 import (
 	"context"
 	"io"
-	"sync"
 
 	"github.com/minio/crc64nvme"
 
@@ -35,7 +34,8 @@ func (r WriteResult) FailedShards() int {
 // that fails is left out from then on while as many as the scheme has data shards are left: what Failed says
 // is for the caller to judge. When there are fewer, the error is ErrTooFewShards. A body that ends early
 // gives ErrBodyShort; another error of the body, of ctx or of the arena is returned as it is. Nothing
-// beyond the segment's size is read from body. No call to a shard is left running when Write returns.
+// beyond the segment's size is read from body. No call to a shard is left running when Write returns, but
+// those to a Mortal that is dead; that shard counts as failed.
 func (o *IO) Write(ctx context.Context, g erasure.Geometry, shards []ShardWriter, body io.Reader,
 	digest func(p []byte),
 ) (WriteResult, error) {
@@ -85,21 +85,27 @@ type ownCRCs struct {
 
 // writeWindow is the memory of some whole stripes.
 type writeWindow struct {
-	carver carver
-	first  int        // its first stripe
-	units  [][][]byte // of each shard, its units
-	runs   [][]byte   // the data units in logical order, adjacent ones as one
-	errs   []error    // of each shard's call
+	hold    *hold
+	tainted bool // a call that was left behind still reads it
+	carver  carver
+	first   int        // its first stripe
+	units   [][][]byte // of each shard, its units
+	runs    [][]byte   // the data units in logical order, adjacent ones as one
+	errs    []error    // of each shard's call
 }
 
 func (w *writer) run(ctx context.Context) error {
 	perWindow := w.io.windowStripes(w.geo)
 	count := (w.geo.Stripes() + perWindow - 1) / perWindow
-	bufs, windows, err := w.acquire(ctx, perWindow, min(count, 2))
+	windows, err := w.acquire(ctx, perWindow, min(count, 2))
 	if err != nil {
 		return err
 	}
-	defer bufs.Release()
+	defer func() {
+		for _, win := range windows {
+			win.hold.leave()
+		}
+	}()
 	w.left = w.geo.SizeBytes
 	if count == 1 {
 		w.shape(windows[0], 0, perWindow)
@@ -145,6 +151,11 @@ func (w *writer) pipeline(ctx context.Context, windows []*writeWindow, count, pe
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if windows[i%len(windows)].tainted {
+			if err := w.replace(&windows[i%len(windows)], perWindow); err != nil {
+				return err
+			}
+		}
 		win := windows[i%len(windows)]
 		w.shape(win, i*perWindow, perWindow)
 		if err := w.fill(win); err != nil {
@@ -156,30 +167,51 @@ func (w *writer) pipeline(ctx context.Context, windows []*writeWindow, count, pe
 }
 
 // acquire takes the memory of all windows at once.
-func (w *writer) acquire(ctx context.Context, perWindow, n int) (*arena.Buffers, []*writeWindow, error) {
-	units := perWindow * w.geo.Scheme.Shards()
-	if w.mirrored() {
-		units = perWindow
-	}
-	var one []int
-	one = slabSizes(one, units, w.geo.UnitBytes(0))
+func (w *writer) acquire(ctx context.Context, perWindow, n int) ([]*writeWindow, error) {
+	one := w.slabs(perWindow)
 	sizes := one
 	for i := 1; i < n; i++ {
 		sizes = append(sizes[:len(sizes):len(sizes)], one...)
 	}
 	bufs, err := w.io.cfg.Arena.Acquire(ctx, sizes...)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	windows := make([]*writeWindow, n)
-	for i := range windows {
-		win := &writeWindow{units: make([][][]byte, len(w.shards)), errs: make([]error, len(w.shards))}
-		for j := range one {
-			win.carver.slabs = append(win.carver.slabs, bufs.At(i*len(one)+j))
-		}
-		windows[i] = win
+	for i := range n - 1 {
+		windows[i] = w.newWindow(bufs.Split(len(one)))
 	}
-	return bufs, windows, nil
+	windows[n-1] = w.newWindow(bufs)
+	return windows, nil
+}
+
+// slabs gives the sizes of the slabs of one window.
+func (w *writer) slabs(perWindow int) []int {
+	units := perWindow * w.geo.Scheme.Shards()
+	if w.mirrored() {
+		units = perWindow
+	}
+	return slabSizes(nil, units, w.geo.UnitBytes(0))
+}
+
+func (w *writer) newWindow(bufs *arena.Buffers) *writeWindow {
+	win := &writeWindow{hold: &hold{bufs: []*arena.Buffers{bufs}}, units: make([][][]byte, len(w.shards)),
+		errs: make([]error, len(w.shards))}
+	win.hold.refs.Store(1)
+	win.carver.add(bufs)
+	return win
+}
+
+// replace gives up a window to a call that was left behind. The new memory must be there at once,
+// because the other window is in hand.
+func (w *writer) replace(win **writeWindow, perWindow int) error {
+	bufs := w.io.cfg.Arena.TryAcquire(w.slabs(perWindow)...)
+	if bufs == nil {
+		return arena.ErrOverloaded
+	}
+	(*win).hold.leave()
+	*win = w.newWindow(bufs)
+	return nil
 }
 
 // mirrored: parity shards are copies, and are written from the memory of the data shard.
@@ -291,24 +323,17 @@ func (w *writer) store(win *writeWindow) error {
 	return nil
 }
 
-// writeShards makes one call a shard, all at once, the last of them on this goroutine.
+// writeShards makes one call a shard, all at once.
 func (w *writer) writeShards(win *writeWindow, off int64) {
 	clear(win.errs)
-	last := -1
-	var wg sync.WaitGroup
+	live := make([]int, 0, len(w.shards))
 	for j := range w.shards {
-		if w.failed[j] != nil {
-			continue
+		if w.failed[j] == nil {
+			live = append(live, j)
 		}
-		if before := last; before >= 0 {
-			wg.Go(func() { win.errs[before] = w.shards[before].WriteAt(win.units[before], off) })
-		}
-		last = j
 	}
-	if last >= 0 {
-		win.errs[last] = w.shards[last].WriteAt(win.units[last], off)
-	}
-	wg.Wait()
+	win.tainted = w.io.waiters.together(live, win.hold, func(j int) any { return w.shards[j] },
+		func(j int) error { return w.shards[j].WriteAt(win.units[j], off) }, win.errs)
 }
 
 // fail leaves a shard out. From block on its CRCs are computed here.
