@@ -237,11 +237,13 @@ func TestSession(t *testing.T) {
 	token := h.window(int64(len(data)))
 	expect(t, "PUT", r.do("PUT", "/bucket/o", "", tokenHeader+token), 200, "200", "")
 	clear(h.memory())
+	token = h.window(int64(len(data)))
 	a := r.send(r.requestBy("OTHER", "GET", "/bucket/o", "", tokenHeader+token))
 	expect(t, "GET by another access key", a, 501, "501", "RDMANotSupported")
 	if r.last().Declined != rdma.DeclinedSession || strings.Trim(string(h.memory()), "\x00") != "" {
 		t.Errorf("GET by another access key: event %+v", r.last())
 	}
+	token = h.window(int64(len(data)))
 	expect(t, "GET", r.do("GET", "/bucket/o", "", tokenHeader+token), 200, "200", "")
 	same(t, "GET", h.memory(), data)
 	if n := r.device.Counters().Connections; n != 1 {

@@ -106,25 +106,29 @@ func TestClientsAccept(t *testing.T) {
 		r.must("PUT", "/bucket/o", string(data))
 	}
 	h := newHost(t, size, iwarp.Config{})
-	token := h.window(size)
-	closed, b := h.bind(size)
-	_ = b.Close()
+	fresh := func() string { return h.window(size) }
+	closed := func() string {
+		token, b := h.bind(size)
+		_ = b.Close()
+		return token
+	}
 	for _, p := range players() {
 		for _, tc := range []struct {
-			name, token string
-			on          *rig
-			want        verdict
+			name  string
+			token func() string
+			on    *rig
+			want  verdict
 		}{
-			{"success", token, on, done},
-			{"off", token, off, declined},
+			{"success", fresh, on, done},
+			{"off", fresh, off, declined},
 			{"closed window", closed, on, again},
 		} {
 			want := tc.want
 			if p.name == "nixl dell" && want == declined {
 				want = again // it knows no declining: any other status is a failure
 			}
-			headers := []string{p.header + ": " + tc.token}
 			copy(h.memory(), data)
+			headers := []string{p.header + ": " + tc.token()}
 			a := tc.on.do("PUT", "/bucket/p", "", headers...)
 			if got := p.put(a); got != want {
 				t.Errorf("%s takes PUT, %s, for %s; want %s: %+v", p.name, tc.name, got, want, a)
@@ -134,6 +138,7 @@ func TestClientsAccept(t *testing.T) {
 			}
 			tc.on.must("DELETE", "/bucket/p", "")
 			clear(h.memory())
+			headers[0] = p.header + ": " + tc.token()
 			if p.ranges {
 				headers = append(headers, "Range: bytes=0-"+strconv.Itoa(size-1))
 			}

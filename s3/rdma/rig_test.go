@@ -184,6 +184,7 @@ type host struct {
 	device *iwarp.Device
 	region verbs.Region
 	at     verbs.Endpoint
+	open   []verbs.Binding
 }
 
 func newHost(t *testing.T, sizeBytes int, c iwarp.Config) *host {
@@ -202,7 +203,7 @@ func newHost(t *testing.T, sizeBytes int, c iwarp.Config) *host {
 	return h
 }
 
-// window binds the first n bytes, for the rest of the test, and returns the token of the window.
+// window binds the first n bytes, until memory is called, and returns the token of the window.
 func (h *host) window(n int64) string {
 	h.t.Helper()
 	token, _ := h.bind(n)
@@ -219,10 +220,18 @@ func (h *host) bind(n int64) (string, verbs.Binding) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.open = append(h.open, b)
 	return t.String(), b
 }
 
-func (h *host) memory() []byte { return h.region.Bytes() }
+// memory closes all windows, so that the memory is the host's alone, and returns it.
+func (h *host) memory() []byte {
+	for _, b := range h.open {
+		_ = b.Close()
+	}
+	h.open = nil
+	return h.region.Bytes()
+}
 
 // noise returns n random bytes, the same ones for a seed.
 func noise(n int, seed uint64) []byte {
