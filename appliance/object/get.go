@@ -189,6 +189,9 @@ type shard struct {
 
 func (s *shard) ReadShard(off int64, bufs [][]byte) error { return s.store.ReadShard(s.id, off, bufs) }
 
+// Dead implements segment.Mortal.
+func (s *shard) Dead() <-chan struct{} { return s.store.Dead() }
+
 func (e *Engine) writeSegment(ctx context.Context, w io.Writer, l *record.Layout, i int, size, off, n int64) error {
 	seg := &l.Segments[i]
 	geo, err := erasure.NewGeometry(seg.Scheme, size)

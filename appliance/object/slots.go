@@ -2,7 +2,6 @@ package object
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,11 +9,6 @@ import (
 	"github.com/millrace/millrace/appliance/placement"
 	"github.com/millrace/millrace/nvme/shardstore"
 )
-
-// stuckAfter is how long one drive operation may take before the drive counts as failed.
-const stuckAfter = 30 * time.Second
-
-var errStuck = errors.New("drive does not answer")
 
 // Create makes a new pool of freshly formatted drives: it gives every one the first map. The
 // slots are those of the drives' labels, which must be 0 … len(stores)-1.
@@ -103,7 +97,8 @@ func (e *Engine) live(slot uint8) *shardstore.Store {
 	return s
 }
 
-// watch looks after the drives that are in, and drops those that died, went away or hang.
+// watch looks after the drives that are in, and drops those that died, or went away. A drive that hangs
+// dies by its store's deadline.
 func (e *Engine) watch(ctx context.Context) {
 	tick := time.NewTicker(e.cfg.CheckInterval)
 	defer tick.Stop()
@@ -125,9 +120,6 @@ func (e *Engine) check(slot int) error {
 	s := e.stores[slot]
 	if err := s.Err(); err != nil {
 		return err
-	}
-	if s.Stats().OldestOp > stuckAfter {
-		return errStuck
 	}
 	if e.checks[slot] != nil {
 		return e.checks[slot]()

@@ -86,6 +86,9 @@ func (w *ShardWriter) ID() ShardID { return w.id }
 // SizeBytes gives the shard's size.
 func (w *ShardWriter) SizeBytes() int64 { return w.rec.sizeBytes }
 
+// Dead is Dead of the shard's store.
+func (w *ShardWriter) Dead() <-chan struct{} { return w.s.Dead() }
+
 // WriteAt writes bufs, in order, at off of the shard, and takes the checksum of every block. off
 // is a multiple of BlockBytes; the length is one too, or reaches the shard's end. The buffers are
 // aligned as blockdev.Device asks, but may be cut anywhere it allows. A device that fails the write
