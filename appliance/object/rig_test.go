@@ -50,6 +50,12 @@ type boxDrive struct {
 
 func newBox(t testing.TB, scheme erasure.Scheme, drives int) *box {
 	t.Helper()
+	return newBoxOf(t, scheme, drives, driveBytes)
+}
+
+// emptyBox is a box without drives.
+func emptyBox(t testing.TB) *box {
+	t.Helper()
 	a, err := arena.New(arena.Config{SizeBytes: 64 << 20, Strict: true})
 	if err != nil {
 		t.Fatal(err)
@@ -60,10 +66,16 @@ func newBox(t testing.TB, scheme erasure.Scheme, drives int) *box {
 			t.Errorf("arena has %d bytes in use at the end; want 0", n)
 		}
 	})
+	return b
+}
+
+func newBoxOf(t testing.TB, scheme erasure.Scheme, drives int, sizeBytes int64) *box {
+	t.Helper()
+	b := emptyBox(t)
 	pool := shardstore.NewPoolID()
 	var stores []*shardstore.Store
 	for slot := range drives {
-		d := &boxDrive{fs: vfs.NewCrashableMem(), mem: blockdev.NewMem(driveBytes)}
+		d := &boxDrive{fs: vfs.NewCrashableMem(), mem: blockdev.NewMem(sizeBytes)}
 		b.drives = append(b.drives, d)
 		label := shardstore.Label{Drive: shardstore.NewDriveID(), Pool: pool, Slot: slot}
 		if err := shardstore.Format(context.Background(), b.options(d), label); err != nil {
