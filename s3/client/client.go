@@ -52,6 +52,7 @@ const (
 	defaultRegion         = "us-east-1"
 	defaultMaxConnections = 64
 	defaultRetries        = 4
+	tlsTimeout            = 10 * time.Second
 )
 
 // Client calls one S3 endpoint. Its methods may be called from many goroutines.
@@ -60,6 +61,8 @@ type Client struct {
 	host      string
 	signer    sigv4.Signer
 	path      path
+	controls  controls
+	tls       *tls.Config
 	retries   int
 	transport *http.Transport
 	buffers   sync.Pool // of *[]byte, copyBytes long
@@ -84,7 +87,7 @@ func New(c Config) (*Client, error) {
 	connections := orDefault(c.MaxConnections, defaultMaxConnections)
 	transport := &http.Transport{
 		TLSClientConfig:     c.TLS,
-		TLSHandshakeTimeout: 10 * time.Second,
+		TLSHandshakeTimeout: tlsTimeout,
 		MaxIdleConns:        connections,
 		MaxIdleConnsPerHost: connections,
 		MaxConnsPerHost:     connections,
@@ -95,6 +98,7 @@ func New(c Config) (*Client, error) {
 	}
 	client := &Client{
 		base: url.URL{Scheme: u.Scheme, Host: u.Host}, host: u.Host,
+		tls:     c.TLS,
 		signer:  sigv4.Signer{Credential: c.Credential, Region: c.Region},
 		retries: max(orDefault(c.Retries, defaultRetries), 0), transport: transport,
 	}
@@ -121,5 +125,6 @@ func orDefault(value, initial int) int {
 // not those by that device.
 func (c *Client) Close() {
 	c.transport.CloseIdleConnections()
+	c.controls.close()
 	c.path.close()
 }

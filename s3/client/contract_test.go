@@ -217,6 +217,7 @@ func TestRDMAIgnored(t *testing.T) {
 			switch {
 			case r.URL.Query().Has("uploadId"):
 				w.WriteHeader(http.StatusNotFound)
+				fmt.Fprint(w, "<Error><Code>NoSuchUpload</Code></Error>")
 				return
 			case len(body) == 0:
 				empty++

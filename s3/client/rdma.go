@@ -208,11 +208,7 @@ func (c *Client) port(ctx context.Context, d *Device) (ep verbs.Endpoint, leave 
 	}
 	local := c.path.local.Load()
 	if local == nil {
-		host := c.base.Host
-		if c.base.Port() == "" {
-			host = net.JoinHostPort(c.base.Hostname(), c.base.Scheme) // "http" and "https" are names of ports
-		}
-		conn, err := c.dial(ctx, "tcp", host)
+		conn, err := c.dial(ctx, "tcp", c.address())
 		if err != nil {
 			return ep, nil, err
 		}
@@ -355,7 +351,7 @@ func (c *Client) control(ctx context.Context, r *call, token string, window int6
 	if err := c.sign(req, sigv4.UnsignedPayload); err != nil {
 		return reply{}, err
 	}
-	resp, err := c.transport.RoundTrip(req)
+	resp, err := c.roundTrip(req)
 	if err != nil {
 		return reply{}, &broken{fmt.Errorf("%s %s: %w", r.op, r.resource(), err)}
 	}
@@ -434,8 +430,10 @@ func (c *Client) probe(ctx context.Context, r *call) error {
 	case errors.As(err, &no) && no.code == codeInvalidToken:
 		c.path.known.Store(true)
 		return nil
-	case errors.As(err, &answer):
+	case errors.As(err, &answer) && answer.Code == "NoSuchUpload":
 		return &declined{reason: "the server did not answer to x-amz-rdma-token", hold: holdUnknown}
+	case errors.As(err, &answer): // HTTP will tell whether that is the answer to the call too
+		return &declined{reason: "asked for RDMA: " + answer.Error()}
 	case err == nil:
 		return &declined{reason: "the server took what is no token", hold: holdUnknown}
 	}

@@ -77,7 +77,9 @@ func TestPrintedFormsHideSecrets(t *testing.T) {
 	key := deriveKey(c.SecretKey, Scope{"20130524", "us-east-1"})
 	id := Identity{AccessKey: "AKIA", Seed: Seed{Key: key}}
 	var out bytes.Buffer
-	for _, v := range []any{c, &c, []Credential{c}, Signer{c, "us-east-1"}, key, &key, id} {
+	signer := &Signer{Credential: c, Region: "us-east-1"}
+	signer.key(Scope{"20130524", "us-east-1"}) // it keeps that
+	for _, v := range []any{c, &c, []Credential{c}, signer, key, &key, id} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 			fmt.Fprintf(&out, verb+"\n", v)
 		}

@@ -206,7 +206,7 @@ func TestNaiveSignaturesOfRandomRequests(t *testing.T) {
 			t.Fatalf("Verify of %q: %v", text, err)
 		}
 		// Our signer also signs what it finds; it must come to the same.
-		signer := Signer{exampleCredential, "us-east-1"}
+		signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 		got, err := signer.Sign(request, n.payload, n.time)
 		if err != nil || got.Signature != want {
 			t.Fatalf("Sign of %q = %s, %v; want %s", text, got.Signature, err, want)
@@ -238,7 +238,7 @@ func TestSignedRequestsOverTheWire(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	signer := Signer{exampleCredential, "us-east-1"}
+	signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 	for i := range 200 {
 		n := randomNaive(r)
 		values := url.Values{}
@@ -314,7 +314,7 @@ func FuzzQuery(f *testing.F) {
 				}
 			}
 		}
-		signer := Signer{exampleCredential, "us-east-1"}
+		signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 		got, _, err := signer.sign(r, Scope{"20130524", "us-east-1"}, "20130524T000000Z", "host", UnsignedPayload)
 		if want := n.signature(); err != nil || got != want {
 			t.Errorf("signature of %q = %s, %v; want %s", query, got, err, want)

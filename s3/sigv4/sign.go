@@ -8,16 +8,35 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
 // ErrOpaqueURL is returned for a request whose URL has an Opaque part: its path is not known.
 var ErrOpaqueURL = errors.New("request has an opaque URL")
 
-// Signer signs requests.
+// Signer signs requests. It keeps the key of the day, and must not be copied once it has signed.
 type Signer struct {
 	Credential Credential
 	Region     string
+	last       atomic.Pointer[derived]
+}
+
+// derived is a key, and what it was derived from.
+type derived struct {
+	origin keyOrigin
+	key    SigningKey
+}
+
+// key returns the key for a scope. It changes once a day.
+func (s *Signer) key(scope Scope) SigningKey {
+	origin := keyOrigin{s.Credential.SecretKey, scope.Date, scope.Region}
+	if d := s.last.Load(); d != nil && d.origin == origin {
+		return d.key
+	}
+	d := &derived{origin, deriveKey(s.Credential.SecretKey, scope)}
+	s.last.Store(d)
+	return d.key
 }
 
 // Sign signs r in its Authorization header for time t. payload is the value of
@@ -97,7 +116,7 @@ func (s *Signer) sign(r *http.Request, scope Scope, timestamp string, signed Hea
 	}
 	w.setCanonical(r, signed, payload)
 	w.setToSign(timestamp, scope)
-	key := deriveKey(s.Credential.SecretKey, scope)
+	key := s.key(scope)
 	signature := key.sign(w.toSign)
 	return string(signature[:]), key, nil
 }

@@ -100,7 +100,7 @@ func TestPublishedExamples(t *testing.T) {
 				t.Errorf("Verify = %+v", id)
 			}
 			r = parseRequest(t, e.head)
-			signer := Signer{exampleCredential, "us-east-1"}
+			signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 			seed, err := signer.Sign(r, e.payload, exampleTime)
 			if err != nil || seed.Signature != e.signature || r.Header.Get("Authorization") != authorization {
 				t.Errorf("Sign = %s, %v\nAuthorization: %s\nwant %s", seed.Signature, err,
@@ -120,7 +120,7 @@ func TestPublishedPresigned(t *testing.T) {
 		t.Errorf("Verify = %+v, %v", id, err)
 	}
 	r = parseRequest(t, "GET /test.txt HTTP/1.1\nHost: "+exampleHost)
-	signer := Signer{exampleCredential, "us-east-1"}
+	signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 	if err := signer.Presign(r, 24*time.Hour, exampleTime); err != nil || r.URL.RequestURI() != want {
 		t.Errorf("Presign = %s, %v\nwant %s", r.URL.RequestURI(), err, want)
 	}
@@ -175,7 +175,7 @@ func BenchmarkVerifyHeader(b *testing.B) {
 
 func BenchmarkVerifyPresigned(b *testing.B) {
 	r := parseRequest(b, "GET /test.txt HTTP/1.1\nHost: "+exampleHost)
-	signer := Signer{exampleCredential, "us-east-1"}
+	signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 	if err := signer.Presign(r, time.Hour, exampleTime); err != nil {
 		b.Fatal(err)
 	}

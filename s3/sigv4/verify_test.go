@@ -23,7 +23,7 @@ var temporary = Credential{AccessKey: "ASIATEMPORARY", SecretKey: "temporary/sec
 func signedBy(t *testing.T, c Credential, region string, at time.Time) *http.Request {
 	t.Helper()
 	r := parseRequest(t, headerRequest)
-	signer := Signer{c, region}
+	signer := Signer{Credential: c, Region: region}
 	if _, err := signer.Sign(r, UnsignedPayload, at); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func signedBy(t *testing.T, c Credential, region string, at time.Time) *http.Req
 func presignedBy(t *testing.T, c Credential, region string, at time.Time) *http.Request {
 	t.Helper()
 	r := parseRequest(t, headerRequest)
-	signer := Signer{c, region}
+	signer := Signer{Credential: c, Region: region}
 	if err := signer.Presign(r, time.Hour, at); err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestDateHeader(t *testing.T) {
 		r.Header.Set("Date", date)
 		r.Header.Set("X-Amz-Content-Sha256", EmptySHA256)
 		signed := HeaderSet("date;host;x-amz-content-sha256")
-		signer := Signer{exampleCredential, "us-east-1"}
+		signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 		signature, _, err := signer.sign(r, Scope{"20130524", "us-east-1"}, "20130524T000000Z", signed, EmptySHA256)
 		if err != nil {
 			t.Fatal(err)
@@ -353,7 +353,7 @@ func TestMismatchTellsWhatWasSigned(t *testing.T) {
 }
 
 func TestSignerRefuses(t *testing.T) {
-	signer := Signer{exampleCredential, "us-east-1"}
+	signer := Signer{Credential: exampleCredential, Region: "us-east-1"}
 	r := &http.Request{Method: "GET", URL: &url.URL{Opaque: "//host/path"}, Header: http.Header{}}
 	if _, err := signer.Sign(r, EmptySHA256, exampleTime); !errors.Is(err, ErrOpaqueURL) {
 		t.Errorf("Sign of an opaque URL: %v; want ErrOpaqueURL", err)
