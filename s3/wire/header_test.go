@@ -127,6 +127,12 @@ func TestConditions(t *testing.T) {
 			t.Errorf("Write of a new key with %v = %q; want %q", c.h, got, c.fresh)
 		}
 	}
+}
+
+func TestOtherConditions(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
+	date := func(d time.Duration) string { return at.Add(d).Format(http.TimeFormat) }
+	o := &store.Object{ETag: "e", Modified: at, SizeBytes: 5}
 	source := ParseSourceConditions(header("X-Amz-Copy-Source-If-None-Match", "e"))
 	if got := codeOf(source.Source(o)); got != PreconditionFailed {
 		t.Errorf("Source with If-None-Match = %q; want PreconditionFailed", got)
