@@ -255,15 +255,18 @@ func TestFsck(t *testing.T) {
 	}
 }
 
-func TestFsckFindsFaults(t *testing.T) {
-	whole := newPool(t)
-	for _, test := range []struct {
-		name   string
-		damage func(*testing.T, *pool)
-		kind   object.FaultKind // "" for sound
-		text   string
-		drive  DriveState // of slot 1
-	}{
+// faultCase is a way to damage a pool, and what a check then says.
+type faultCase struct {
+	name   string
+	damage func(*testing.T, *pool)
+	kind   object.FaultKind // "" for sound
+	text   string
+	drive  DriveState // of slot 1
+}
+
+// driveCases damage whole drives.
+func driveCases() []faultCase {
+	return []faultCase{
 		{"missing drive", func(t *testing.T, p *pool) {
 			if err := os.RemoveAll(p.paths[1]); err != nil {
 				t.Fatal(err)
@@ -274,12 +277,6 @@ func TestFsckFindsFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, PoolFault, "too few drives", ""},
-		{"missing shard", func(t *testing.T, p *pool) {
-			p.edit(1, func(s *shardstore.Store, b *shardstore.Batch) { b.DeleteShard(firstShard(t, s)) })
-		}, object.MissingFault, "is missing", In},
-		{"replicas", func(_ *testing.T, p *pool) {
-			p.edit(1, func(s *shardstore.Store, b *shardstore.Batch) { b.DeleteRange([]byte("o"), []byte("p")) })
-		}, object.ReplicaFault, "has it not", In},
 		{"superblock", func(t *testing.T, p *pool) {
 			f, err := os.OpenFile(filepath.Join(p.paths[1], "data"), os.O_WRONLY, 0)
 			if err != nil {
@@ -295,6 +292,23 @@ func TestFsckFindsFaults(t *testing.T) {
 			}
 			f.Close()
 		}, PoolFault, "no two superblock copies agree", Missing}, // which slot it was, it can't say
+		{"metadata gone", func(t *testing.T, p *pool) {
+			if err := errors.Join(os.RemoveAll(filepath.Join(p.paths[1], "meta")), os.Mkdir(filepath.Join(p.paths[1], "meta"), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}, PoolFault, "metadata", Unreadable},
+	}
+}
+
+// recordCases damage records and shards.
+func recordCases() []faultCase {
+	return []faultCase{
+		{"missing shard", func(t *testing.T, p *pool) {
+			p.edit(1, func(s *shardstore.Store, b *shardstore.Batch) { b.DeleteShard(firstShard(t, s)) })
+		}, object.MissingFault, "is missing", In},
+		{"replicas", func(_ *testing.T, p *pool) {
+			p.edit(1, func(s *shardstore.Store, b *shardstore.Batch) { b.DeleteRange([]byte("o"), []byte("p")) })
+		}, object.ReplicaFault, "has it not", In},
 		{"broken-off write", func(t *testing.T, p *pool) {
 			p.edit(1, func(s *shardstore.Store, b *shardstore.Batch) {
 				id := shardstore.ShardID{Segment: shardstore.NewSegmentID(), Index: 1}
@@ -321,12 +335,12 @@ func TestFsckFindsFaults(t *testing.T) {
 				b.PutShard(w)
 			})
 		}, object.OrphanFault, "nothing refers to shard", In},
-		{"metadata gone", func(t *testing.T, p *pool) {
-			if err := errors.Join(os.RemoveAll(filepath.Join(p.paths[1], "meta")), os.Mkdir(filepath.Join(p.paths[1], "meta"), 0o700)); err != nil {
-				t.Fatal(err)
-			}
-		}, PoolFault, "metadata", Unreadable},
-	} {
+	}
+}
+
+func TestFsckFindsFaults(t *testing.T) {
+	whole := newPool(t)
+	for _, test := range append(driveCases(), recordCases()...) {
 		t.Run(test.name, func(t *testing.T) {
 			p := whole.copy(t)
 			test.damage(t, p)
