@@ -158,7 +158,8 @@ func TestRDMAOnDrives(t *testing.T) {
 		t.Errorf("PUT of %d bytes counts %v; want all of them copied", small, got)
 	}
 	clear(h.region.Bytes())
-	got = r.delta(func() { h.must(r, "GET", "/bucket/large", large) }, metricWritten, metricWrites, metricBounced, metricCopied)
+	got = r.delta(func() { h.must(r, "GET", "/bucket/large", large) },
+		metricWritten, metricWrites, metricBounced, metricCopied)
 	if got[metricWritten] != large || got[metricBounced] != 0 || got[metricCopied] != 0 || got[metricWrites] < large>>20 {
 		t.Errorf("GET of %d bytes counts %v; want none copied", large, got)
 	}

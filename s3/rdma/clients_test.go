@@ -133,7 +133,8 @@ func TestClientsAccept(t *testing.T) {
 			if got := p.put(a); got != want {
 				t.Errorf("%s takes PUT, %s, for %s; want %s: %+v", p.name, tc.name, got, want, a)
 			}
-			if got := tc.on.do("GET", "/bucket/p", ""); want == done && got.body != string(data) || want != done && got.status != 404 {
+			got := tc.on.do("GET", "/bucket/p", "")
+			if want == done && got.body != string(data) || want != done && got.status != 404 {
 				t.Errorf("%s after PUT, %s: GET = %d with %d bytes", p.name, tc.name, got.status, len(got.body))
 			}
 			tc.on.must("DELETE", "/bucket/p", "")

@@ -25,63 +25,85 @@ func expect(t *testing.T, what string, a answer, status int, rdmaReply, code str
 	}
 }
 
+// refusal is a request that is refused. Its status is 501, with that as reply, or has no reply.
+type refusal struct {
+	name, request string
+	headers       []string
+	status        int
+	code, message string
+}
+
+// badTokens are requests whose token itself is wrong; token is a good one.
+func badTokens(token string) []refusal {
+	with := func(tokens ...string) (headers []string) {
+		for _, t := range tokens {
+			headers = append(headers, tokenHeader+t)
+		}
+		return headers
+	}
+	const put, bad = "PUT /bucket/p", "InvalidRDMAToken"
+	return []refusal{
+		{"old form", put, with(token + ":00000000000003e8:0000000000000000"), 400, bad, "update the client"},
+		{"semicolon", put, with(token + ";"), 400, bad, "semicolon"},
+		{"upper case", put, with("A" + token[1:]), 400, bad, "lower-case"},
+		{"empty", put, with(""), 400, bad, "0 characters"},
+		{"empty bare", put, []string{"x-rdma-info: "}, 400, bad, "0 characters"},
+		{"88 digits", "GET /bucket/o", with(strings.Repeat("0", 88)), 400, bad, "exactly 81"},
+		{"two headers", put, append(with(token), "x-rdma-info: "+token), 400, bad, "one"},
+		{"twice", put, with(token, token), 400, bad, "one"},
+		{"in the query", put + "?X-Amz-Rdma-Token=" + token, nil, 400, bad, "not in the query"},
+		{"as metadata", put, []string{"x-amz-meta-rdma-token: " + token}, 501, "RDMANotSupported", "x-amz-rdma-token"},
+		{"another server's", put, []string{"X-CuObj-RDMA-Descr: " + token}, 501, "RDMANotSupported", ""},
+		{"hardware", "GET /bucket/o", with(token[:35] + "0000:0a0b0c" + token[46:]), 501, "RDMANotSupported", "no TCP port"},
+		{"HEAD", "HEAD /bucket/o", with(token), 400, "", ""},
+		{"DELETE", "DELETE /bucket/o", with(token), 400, bad, "DeleteObject"},
+		{"list", "GET /bucket?list-type=2", []string{"x-rdma-info: " + token}, 400, bad, "ListObjectsV2"},
+		{"copy", put, append(with(token), "x-amz-copy-source: /bucket/o"), 400, bad, "CopyObject"},
+		{"create bucket", "PUT /other", with(token), 400, bad, "CreateBucket"},
+	}
+}
+
+// badRequests are requests that are wrong beside their token; small is that of a window of 999 bytes.
+func badRequests(token, small string) []refusal {
+	with := func(headers ...string) []string { return append(headers, tokenHeader+token) }
+	const get, put = "GET /bucket/o", "PUT /bucket/p"
+	zeros := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	return []refusal{
+		{"small window", get, []string{tokenHeader + small}, 400, "InvalidRDMAToken", "holds 999 bytes, the request is for 1000"},
+		{"with a trailer", put, with("x-amz-trailer: x-amz-checksum-crc32"), 400, "InvalidRequest", ""},
+		{"with an MD5", put, with("Content-MD5: 1B2M2Y8AsgTpgAmY7PhCfg=="), 400, "InvalidRequest", "Content-MD5"},
+		{"no such key", "GET /bucket/none", with(), 404, "NoSuchKey", ""},
+		{"no such bucket", "PUT /nobucket/p", with(), 404, "NoSuchBucket", ""},
+		{"range", get, with("Range: bytes=1000-"), 416, "InvalidRange", ""},
+		{"If-Match", get, with(`If-Match: "x"`), 412, "PreconditionFailed", ""},
+		{"If-None-Match", "PUT /bucket/o", with("If-None-Match: *"), 412, "PreconditionFailed", ""},
+		{"wrong CRC32", put, with("x-amz-checksum-crc32: AAAAAA=="), 400, "BadDigest", "CRC32"},
+		{"wrong CRC64", put, with("x-amz-checksum-crc64nvme: AAAAAAAAAAA="), 400, "BadDigest", ""},
+		{"wrong SHA", put, with("x-amz-checksum-sha256: " + zeros), 400, "BadDigest", ""},
+		{"no upload", put + "?partNumber=1&uploadId=none", with(), 404, "NoSuchUpload", ""},
+	}
+}
+
 // TestRefused: what can't be honoured is refused, and nothing is stored.
 func TestRefused(t *testing.T) {
 	r := newRig(t, options{})
 	r.must("PUT", "/bucket/o", strings.Repeat("x", 1000))
 	h := newHost(t, 1000, iwarp.Config{})
 	token := h.window(1000)
-	small := h.window(999)
-	upper := strings.Replace(token, token[:16], strings.ToUpper(token[:16]), 1)
-	if upper == token {
-		upper = "A" + token[1:]
-	}
-	hardware := token[:35] + "0000:" + "0a0b0c" + token[46:]
-	for _, tc := range []struct {
-		name, method, target, body string
-		headers                    []string
-		status                     int
-		reply, code, message       string
-	}{
-		{"old form", "PUT", "/bucket/p", "", []string{tokenHeader + token + ":00000000000003e8:0000000000000000"},
-			400, "", "InvalidRDMAToken", "update the client"},
-		{"semicolon", "PUT", "/bucket/p", "", []string{tokenHeader + token + ";"}, 400, "", "InvalidRDMAToken", "semicolon"},
-		{"upper case", "PUT", "/bucket/p", "", []string{tokenHeader + upper}, 400, "", "InvalidRDMAToken", "lower-case"},
-		{"empty", "PUT", "/bucket/p", "", []string{tokenHeader}, 400, "", "InvalidRDMAToken", "0 characters"},
-		{"empty bare", "PUT", "/bucket/p", "", []string{"x-rdma-info: "}, 400, "", "InvalidRDMAToken", "0 characters"},
-		{"88 digits", "GET", "/bucket/o", "", []string{tokenHeader + strings.Repeat("0", 88)}, 400, "", "InvalidRDMAToken", "exactly 81"},
-		{"two headers", "PUT", "/bucket/p", "", []string{tokenHeader + token, "x-rdma-info: " + token}, 400, "", "InvalidRDMAToken", "one"},
-		{"twice", "PUT", "/bucket/p", "", []string{tokenHeader + token, tokenHeader + token}, 400, "", "InvalidRDMAToken", "one"},
-		{"in the query", "PUT", "/bucket/p?X-Amz-Rdma-Token=" + token, "", nil, 400, "", "InvalidRDMAToken", "not in the query"},
-		{"as metadata", "PUT", "/bucket/p", "", []string{"x-amz-meta-rdma-token: " + token}, 501, "501", "RDMANotSupported", "x-amz-rdma-token"},
-		{"another server's header", "PUT", "/bucket/p", "", []string{"X-CuObj-RDMA-Descr: " + token}, 501, "501", "RDMANotSupported", ""},
-		{"HEAD", "HEAD", "/bucket/o", "", []string{tokenHeader + token}, 400, "", "", ""},
-		{"DELETE", "DELETE", "/bucket/o", "", []string{tokenHeader + token}, 400, "", "InvalidRDMAToken", "DeleteObject"},
-		{"list", "GET", "/bucket?list-type=2", "", []string{"x-rdma-info: " + token}, 400, "", "InvalidRDMAToken", "ListObjectsV2"},
-		{"copy", "PUT", "/bucket/p", "", []string{tokenHeader + token, "x-amz-copy-source: /bucket/o"}, 400, "", "InvalidRDMAToken", "CopyObject"},
-		{"create bucket", "PUT", "/other", "", []string{tokenHeader + token}, 400, "", "InvalidRDMAToken", "CreateBucket"},
-		{"with a body", "PUT", "/bucket/p", "body", []string{tokenHeader + token}, 400, "", "InvalidRequest", "Content-Length: 0"},
-		{"with a trailer", "PUT", "/bucket/p", "", []string{tokenHeader + token, "x-amz-trailer: x-amz-checksum-crc32"}, 400, "", "InvalidRequest", ""},
-		{"with an MD5", "PUT", "/bucket/p", "", []string{tokenHeader + token, "Content-MD5: 1B2M2Y8AsgTpgAmY7PhCfg=="}, 400, "", "InvalidRequest", "Content-MD5"},
-		{"small window", "GET", "/bucket/o", "", []string{tokenHeader + small}, 400, "", "InvalidRDMAToken", "holds 999 bytes, the request is for 1000"},
-		{"hardware", "GET", "/bucket/o", "", []string{tokenHeader + hardware}, 501, "501", "RDMANotSupported", "no TCP port"},
-		{"no such key", "GET", "/bucket/none", "", []string{tokenHeader + token}, 404, "", "NoSuchKey", ""},
-		{"no such bucket", "PUT", "/nobucket/p", "", []string{tokenHeader + token}, 404, "", "NoSuchBucket", ""},
-		{"range", "GET", "/bucket/o", "", []string{tokenHeader + token, "Range: bytes=1000-"}, 416, "", "InvalidRange", ""},
-		{"If-Match", "GET", "/bucket/o", "", []string{tokenHeader + token, `If-Match: "x"`}, 412, "", "PreconditionFailed", ""},
-		{"If-None-Match", "PUT", "/bucket/o", "", []string{tokenHeader + token, "If-None-Match: *"}, 412, "", "PreconditionFailed", ""},
-		{"wrong checksum", "PUT", "/bucket/p", "", []string{tokenHeader + token, "x-amz-checksum-crc32: AAAAAA=="}, 400, "", "BadDigest", "CRC32"},
-		{"wrong CRC64", "PUT", "/bucket/p", "", []string{tokenHeader + token, "x-amz-checksum-crc64nvme: AAAAAAAAAAA="}, 400, "", "BadDigest", ""},
-		{"wrong SHA", "PUT", "/bucket/p", "", []string{tokenHeader + token, "x-amz-checksum-sha256: " + base64.StdEncoding.EncodeToString(make([]byte, 32))},
-			400, "", "BadDigest", ""},
-		{"no upload", "PUT", "/bucket/p?partNumber=1&uploadId=none", "", []string{tokenHeader + token}, 404, "", "NoSuchUpload", ""},
-	} {
-		a := r.do(tc.method, tc.target, tc.body, tc.headers...)
-		expect(t, tc.name, a, tc.status, tc.reply, tc.code)
+	for _, tc := range append(badTokens(token), badRequests(token, h.window(999))...) {
+		method, target, _ := strings.Cut(tc.request, " ")
+		want := ""
+		if tc.status == 501 {
+			want = "501"
+		}
+		a := r.do(method, target, "", tc.headers...)
+		expect(t, tc.name, a, tc.status, want, tc.code)
 		if !strings.Contains(a.message(), tc.message) {
 			t.Errorf("%s: message %q; want %q in it", tc.name, a.message(), tc.message)
 		}
 	}
+	a := r.do("PUT", "/bucket/p", "body", tokenHeader+token)
+	expect(t, "PUT with a body", a, 400, "", "InvalidRequest")
 	if a := r.do("GET", "/bucket/p", ""); a.status != 404 {
 		t.Errorf("a refused PUT has left an object: %d %q", a.status, a.body)
 	}
