@@ -38,6 +38,8 @@ type options struct {
 	listKeys    int
 	large       []config.Size
 	limit       time.Duration
+	rdma        bool
+	only        string
 }
 
 func main() {
@@ -73,6 +75,8 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.concurrency, "concurrency", 8, "requests in flight")
 	fs.IntVar(&o.listKeys, "list-keys", 100_000, "keys in the bucket that is listed; 0 leaves the listing out")
 	large := fs.String("large", "1GiB", "sizes of the large objects whose memory is measured, by commas")
+	fs.BoolVar(&o.rdma, "rdma", false, "compare HTTP with RDMA, instead of all else")
+	fs.StringVar(&o.only, "only", "", "-rdma: leave out rows that do not match this regular expression, as 'GET 16MiB'")
 	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "give up after so long")
 	if err := fs.Parse(args); err != nil {
 		return o, err
@@ -105,6 +109,9 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	fmt.Printf("%s; %d drives of %v, scheme %v, %d requests in flight; %s\n",
 		b, o.scheme.Shards(), o.driveSize, o.scheme, o.concurrency, machine())
+	if o.rdma {
+		return compareRDMA(ctx, o, b)
+	}
 	servers := []*server{newMillrace(o.millrace)}
 	if o.minio != "" {
 		servers = append(servers, newMinio(o.minio))

@@ -29,6 +29,8 @@ const (
 	secretKey    = "benchbenchbenchbench"
 	startTimeout = time.Minute
 	bucket       = "bench"
+
+	maxClientConnections = 256
 )
 
 // server is a program under measurement.
@@ -40,12 +42,15 @@ type server struct {
 	done    chan error
 	log     bytes.Buffer
 	metrics string // the address of its metrics; "" if it has none of the drives' bytes
+	mgmt    string // its management address; "" if it has none
+	address string // its S3 endpoint
 	web     *http.Client
 }
 
 func newMillrace(binary string) *server {
-	return &server{name: "Millrace", launch: launchMillrace(binary)}
+	return &server{name: "Millrace", launch: launchMillrace(binary, "millrace")}
 }
+
 func newMinio(binary string) *server { return &server{name: "MinIO", launch: launchMinio(binary)} }
 
 // start launches the server and makes the bucket.
@@ -54,10 +59,8 @@ func (s *server) start(ctx context.Context, b *backing, o options) error {
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, s.log.String())
 	}
-	s.Client, err = client.New(client.Config{
-		Endpoint: endpoint, Retries: -1, Credential: sigv4.Credential{AccessKey: accessKey, SecretKey: secretKey},
-	})
-	if err != nil {
+	s.address = endpoint
+	if s.Client, err = s.dial(client.ModeOff, true); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(100 * time.Millisecond) {
@@ -66,6 +69,13 @@ func (s *server) start(ctx context.Context, b *backing, o options) error {
 			return err
 		}
 	}
+}
+
+// dial returns a client of the server.
+func (s *server) dial(mode client.Mode, crc bool) (*client.Client, error) {
+	return client.New(client.Config{Endpoint: s.address, Retries: -1, Mode: mode,
+		RDMA: client.DeviceConfig{NoCRC: !crc, PoolBytes: mib}, MaxConnections: maxClientConnections,
+		Credential: sigv4.Credential{AccessKey: accessKey, SecretKey: secretKey}})
 }
 
 // stop ends the server: by SIGTERM, and if that does not help by SIGKILL.
@@ -108,12 +118,14 @@ func (s *server) spawn(undo *cleanup, env []string, line func(string), name stri
 
 var readyLine = regexp.MustCompile(`^millrace: ready s3=(\S+) mgmt=(\S+)`)
 
-func launchMillrace(binary string) func(context.Context, *server, *backing, options) (string, error) {
+// launchMillrace serves drives of that name.
+func launchMillrace(binary, name string, more ...string) func(context.Context, *server, *backing, options) (string, error) {
 	return func(ctx context.Context, s *server, b *backing, o options) (string, error) {
 		args := []string{"serve", "--listen", "127.0.0.1:0", "--mgmt-listen", "127.0.0.1:0",
-			"--scheme", o.scheme.String(), "--state-dir", filepath.Join(b.root, "state")}
+			"--scheme", o.scheme.String(), "--state-dir", filepath.Join(b.root, name+"-state")}
+		args = append(args, more...)
 		if b.loop {
-			drives, err := b.rawDrives("millrace")
+			drives, err := b.rawDrives(name)
 			if err != nil {
 				return "", err
 			}
@@ -121,7 +133,7 @@ func launchMillrace(binary string) func(context.Context, *server, *backing, opti
 				args = append(args, "--drive", d)
 			}
 		} else {
-			args = append(args, "--dir", filepath.Join(b.root, "millrace"),
+			args = append(args, "--dir", filepath.Join(b.root, name),
 				"--drives", strconv.Itoa(o.scheme.Shards()), "--drive-size", o.driveSize.String())
 		}
 		ready := make(chan []string, 1)
@@ -136,7 +148,7 @@ func launchMillrace(binary string) func(context.Context, *server, *backing, opti
 		}
 		select {
 		case m := <-ready:
-			s.metrics = m[2] + "/metrics"
+			s.mgmt, s.metrics = m[2], m[2]+"/metrics"
 			// The certificate is the server's own, made a moment ago.
 			s.web = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 			return m[1], nil
