@@ -7,6 +7,7 @@ import (
 	"io"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/millrace/millrace/appliance/arena"
 	"github.com/millrace/millrace/appliance/erasure"
@@ -216,7 +217,7 @@ func (e *Engine) writeSegment(ctx context.Context, w io.Writer, l *record.Layout
 
 // noteFailed queues for healing the shards that gave wrong bytes or none, unless their drive is dead.
 func (e *Engine) noteFailed(l *record.Layout, i int, failed []segment.ShardError) {
-	w := wound{layout: *l, segment: i}
+	w := wound{layout: *l, segment: i, found: time.Now()}
 	for _, f := range failed {
 		slot := l.Segments[i].Slots[f.Shard]
 		e.log.Warn("shard not readable", "slot", slot, "segment", i, "err", f.Err)

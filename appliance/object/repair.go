@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/appliance/erasure"
 	"github.com/millrace/millrace/appliance/placement"
@@ -20,7 +21,12 @@ type wound struct {
 	owner   record.Owner
 	layout  record.Layout
 	segment int
-	bad     []int // shard indexes
+	bad     []int     // shard indexes
+	found   time.Time // when they were found bad
+}
+
+func (w *wound) shard(index int) shardstore.ShardID {
+	return shardstore.ShardID{Segment: shardstore.SegmentID(w.layout.Instance.Segment(w.segment)), Index: uint8(index)}
 }
 
 // heal queues a wound that a read found.
@@ -32,12 +38,25 @@ func (e *Engine) heal(w wound) {
 	}
 }
 
+// healQueued mends what is queued. Many reads may have found the same damage before it is mended; it is
+// mended once.
 func (e *Engine) healQueued(ctx context.Context) error {
+	mended := map[shardstore.ShardID]time.Time{}
 	for {
 		select {
 		case w := <-e.heals:
-			if _, err := e.mendSegment(ctx, &w); err != nil {
+			w.bad = slices.DeleteFunc(w.bad, func(i int) bool { return mended[w.shard(i)].After(w.found) })
+			if len(w.bad) == 0 {
+				continue
+			}
+			ok, err := e.mendSegment(ctx, &w)
+			if err != nil {
 				return err
+			}
+			for _, i := range w.bad {
+				if ok {
+					mended[w.shard(i)] = time.Now()
+				}
 			}
 		default:
 			return nil
