@@ -9,8 +9,9 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Packages with goroutines that share memory: their tests also run under the race detector.
 RACE       ?= ./nvme/... ./appliance/object/... ./appliance/arena/... ./appliance/segment/... ./s3/gateway/...
 # What runs as arm64, by user-mode emulation: everything that touches bytes, drives or memory.
-ARM64      ?= ./nvme/... ./s3/... ./appliance/arena/... ./appliance/erasure/... ./appliance/segment/... \
-	./appliance/placement/... ./appliance/record/... ./appliance/object/...
+ARM64      ?= ./nvme/... ./s3/checksum/... ./s3/chunked/... ./s3/sigv4/... ./s3/wire/... ./s3/store/... \
+	./appliance/arena/... ./appliance/erasure/... ./appliance/segment/... ./appliance/placement/... \
+	./appliance/record/... ./appliance/object/...
 # Emulation is ten times slower. These tests are long, and what they test is the same on any processor.
 ARM64_SKIP ?= TestHistory|TestFull|TestPowerCut|TestDamagedShardIsHealed|TestLostDrive|TestRepair|TestScrub|TestLargestSegment
 QEMU       ?= $(firstword $(shell command -v qemu-aarch64-static qemu-aarch64))
