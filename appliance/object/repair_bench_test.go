@@ -2,17 +2,23 @@ package object_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/reedsolomon"
 
+	"github.com/millrace/millrace/appliance/arena"
 	"github.com/millrace/millrace/appliance/erasure"
 	"github.com/millrace/millrace/appliance/object"
+	"github.com/millrace/millrace/nvme/blockdev"
 	"github.com/millrace/millrace/nvme/shardstore"
 )
 
@@ -63,30 +69,104 @@ func loseSlot(b *testing.B, e *object.Engine, slot int) {
 	}
 }
 
+// fileDrives are drives whose data is in files, read and written past the page cache; metadata is in memory.
+type fileDrives struct {
+	b      *testing.B
+	paths  []string
+	metas  []*vfs.MemFS
+	arena  *arena.Arena
+	closes []func() error
+}
+
+func newFileDrives(b *testing.B, scheme erasure.Scheme, n int, sizeBytes int64) *fileDrives {
+	b.Helper()
+	a, err := arena.New(arena.Config{SizeBytes: 96 << 20})
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := &fileDrives{b: b, arena: a}
+	dir, pool := b.TempDir(), shardstore.NewPoolID()
+	for slot := range n {
+		f.paths, f.metas = append(f.paths, filepath.Join(dir, fmt.Sprint(slot))), append(f.metas, vfs.NewMem())
+		if err := errors.Join(os.WriteFile(f.paths[slot], nil, 0o600), os.Truncate(f.paths[slot], sizeBytes)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	f.each(func(slot int, o shardstore.Options) *shardstore.Store {
+		label := shardstore.Label{Drive: shardstore.NewDriveID(), Pool: pool, Slot: slot}
+		if err := shardstore.Format(context.Background(), o, label); err != nil {
+			b.Fatal(err)
+		}
+		return nil
+	})
+	stores := f.stores()
+	if err := object.Create(context.Background(), stores, scheme); err != nil {
+		b.Fatal(err)
+	}
+	for _, s := range stores {
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	f.close()
+	return f
+}
+
+// each opens the devices and calls open with each.
+func (f *fileDrives) each(open func(int, shardstore.Options) *shardstore.Store) (stores []*shardstore.Store) {
+	f.close()
+	for slot, path := range f.paths {
+		dev, err := blockdev.OpenFile(path, blockdev.FileOptions{})
+		if err != nil {
+			f.b.Fatal(err)
+		}
+		f.closes = append(f.closes, dev.Close)
+		stores = append(stores, open(slot, shardstore.Options{Data: dev, MetaFS: f.metas[slot], MetaDir: "meta", MetaReserveBytes: -1}))
+	}
+	return stores
+}
+
+func (f *fileDrives) stores() []*shardstore.Store {
+	return f.each(func(_ int, o shardstore.Options) *shardstore.Store {
+		s, err := shardstore.Open(context.Background(), o)
+		if err != nil {
+			f.b.Fatal(err)
+		}
+		return s
+	})
+}
+
+func (f *fileDrives) close() {
+	for _, c := range f.closes {
+		if err := c(); err != nil {
+			f.b.Fatal(err)
+		}
+	}
+	f.closes = nil
+}
+
+func (f *fileDrives) open() *object.Engine {
+	f.b.Helper()
+	cfg := object.Config{Arena: f.arena}
+	for _, s := range f.stores() {
+		cfg.Members = append(cfg.Members, object.Member{Store: s})
+	}
+	e, err := object.Open(context.Background(), cfg)
+	if err != nil {
+		f.b.Fatal(err)
+	}
+	return e
+}
+
 // BenchmarkRebuild makes the shards of one of twelve drives anew, and beside it the bare decoding of as many bytes. The bytes
-// are those made anew.
+// are those made anew; for each, as many are read as there are data shards.
 func BenchmarkRebuild(b *testing.B) {
 	scheme := erasure.Scheme{Data: 8, Parity: 2}
-	b.Run("engine", func(b *testing.B) {
-		box := newBox(b, scheme, 12)
-		e := box.open()
-		fillBench(b, e, 16)
-		var bytes int64
-		var wall time.Duration
-		var cpu float64
-		for b.Loop() {
-			loseSlot(b, e, 3)
-			closeEngine(b, e)
-			e = box.open()
-			begun, used := time.Now(), cpuSeconds()
-			for e.Status().Repair.SegmentsDone == 0 || e.Status().Repair.Running {
-				time.Sleep(time.Millisecond)
-			}
-			wall, cpu = wall+time.Since(begun), cpu+cpuSeconds()-used
-			bytes += e.Status().Repair.DoneBytes
-		}
-		closeEngine(b, e)
-		reportGiB(b, bytes, wall, cpu)
+	b.Run("memory", func(b *testing.B) { benchRebuild(b, newBox(b, scheme, 12).open) })
+	b.Run("files", func(b *testing.B) {
+		drives := newFileDrives(b, scheme, 12, 64<<20)
+		benchRebuild(b, drives.open)
+		drives.close()
 	})
 	b.Run("reedsolomon", func(b *testing.B) {
 		coder, err := reedsolomon.New(scheme.Data, scheme.Parity)
@@ -114,6 +194,27 @@ func BenchmarkRebuild(b *testing.B) {
 		}
 		reportGiB(b, bytes, time.Since(begun), cpuSeconds()-used)
 	})
+}
+
+func benchRebuild(b *testing.B, open func() *object.Engine) {
+	e := open()
+	fillBench(b, e, 16)
+	var bytes int64
+	var wall time.Duration
+	var cpu float64
+	for b.Loop() {
+		loseSlot(b, e, 3)
+		closeEngine(b, e)
+		e = open()
+		begun, used := time.Now(), cpuSeconds()
+		for e.Status().Repair.SegmentsDone == 0 || e.Status().Repair.Running {
+			time.Sleep(time.Millisecond)
+		}
+		wall, cpu = wall+time.Since(begun), cpu+cpuSeconds()-used
+		bytes += e.Status().Repair.DoneBytes
+	}
+	closeEngine(b, e)
+	reportGiB(b, bytes, wall, cpu)
 }
 
 // BenchmarkClientsDuring measures reads and writes of 1 MiB by four clients with nothing else going on, while a
