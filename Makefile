@@ -18,7 +18,7 @@ QEMU       ?= $(firstword $(shell command -v qemu-aarch64-static qemu-aarch64))
 FUZZTIME   ?= 5s
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-arm64 run test lint unit race test-arm64 test-clients fuzz bench clean
+.PHONY: help build build-arm64 run demo test lint unit race test-arm64 test-clients fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ build-arm64: ## build bin/millrace-arm64, for a DPU or an arm64 server
 
 run: build ## serve a virtual JBOF of 6 drives under ./var/demo
 	bin/millrace serve --dir ./var/demo --drives 6
+
+demo: build ## put and get a checkpoint by HTTP and by RDMA, show what both sides counted (under a minute)
+	$(GO) run ./appliance/demo -millrace bin/millrace $(DEMO_FLAGS)
 
 test: lint unit race ## all that needs neither root nor other people's clients
 
