@@ -181,6 +181,7 @@ func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
 	}
 	m := e.newMutation(record.AllSlots)
 	m.delete(record.ConfigKey(bucketPrefix + name))
+	m.frees = true
 	if _, err := e.apply(m); err != nil {
 		return err
 	}

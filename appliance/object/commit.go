@@ -21,6 +21,7 @@ type mutation struct {
 	sets    []pair
 	deletes [][]byte
 	unused  []record.Layout // to be freed with the version that the mutation removes
+	frees   bool            // it removes more than it adds: full metadata is no obstacle
 }
 
 type pair struct{ key, value []byte }
@@ -69,6 +70,9 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 			return true, nil // v was in force after the last commit
 		}
 		errs := e.commitTo(todo, func(b *shardstore.Batch) {
+			if m.frees {
+				b.UseReserve()
+			}
 			b.Set(logKey, logValue)
 			for _, p := range m.sets {
 				b.Set(p.key, p.value)
@@ -82,8 +86,12 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 				done = append(done, slot)
 			}
 		}
-		if full := onlyFull(errs); full && len(done) == 0 {
-			return false, fmt.Errorf("metadata: %w", store.ErrFull)
+		if onlyFull(errs) {
+			if len(done) == 0 {
+				return false, fmt.Errorf("metadata: %w", store.ErrFull)
+			}
+			m.frees = true // some have it: the others must, out of their reserve
+			continue
 		}
 		for i, slot := range todo {
 			if errs[i] != nil {

@@ -329,6 +329,7 @@ func (j *janitor) trimOpLog() {
 	batches := make([]*shardstore.Batch, len(j.e.stores))
 	for _, slot := range j.e.view.Load().AllIn() {
 		b := j.e.stores[slot].NewBatch()
+		b.UseReserve()
 		b.Set(record.WatermarkKey(), record.AppendWatermark(nil, j.mark))
 		if j.mark.Trimmed > from {
 			b.DeleteRange(record.OpLogKey(from), record.OpLogKey(j.mark.Trimmed))

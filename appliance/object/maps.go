@@ -28,6 +28,7 @@ func writeMap(ctx context.Context, s *shardstore.Store, m *placement.Map) error 
 	}
 	b := s.NewBatch()
 	b.Set(record.MapKey(), text)
+	b.UseReserve()
 	return s.Commit(ctx, b, true)
 }
 

@@ -318,6 +318,7 @@ func (e *Engine) AbortUpload(_ context.Context, bucketName, key, id string) erro
 	}
 	m := e.newMutation(u.group)
 	m.delete(u.key)
+	m.frees = true
 	freed := m.addFree(&record.Free{Group: u.group, Upload: u.id})
 	if _, err := e.apply(m); err != nil {
 		return err

@@ -120,6 +120,7 @@ func (e *Engine) Delete(_ context.Context, r store.DeleteRequest) error {
 	m := e.newMutation(group)
 	freed := e.retire(m, cur)
 	m.delete(record.ObjectKey(b.id, r.Key))
+	m.frees = true
 	if _, err := e.apply(m); err != nil {
 		return err
 	}

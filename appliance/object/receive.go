@@ -241,6 +241,10 @@ func (e *Engine) commitShards(set *shardSet, owner record.Owner, failed []error)
 	}
 	commit(0)
 	wg.Wait()
+	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, shardstore.ErrFull) }) {
+		set.abort()
+		return false, fmt.Errorf("metadata: %w", store.ErrFull)
+	}
 	safe := 0
 	for i, err := range errs {
 		if err == nil {

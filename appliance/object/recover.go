@@ -104,7 +104,10 @@ func (e *Engine) complete(ctx context.Context, t *tails) error {
 		}
 	}
 	mark := record.AppendWatermark(nil, e.janitor.mark)
-	for i, err := range e.commitTo(v.AllIn(), func(b *shardstore.Batch) { b.Set(record.WatermarkKey(), mark) }) {
+	for i, err := range e.commitTo(v.AllIn(), func(b *shardstore.Batch) {
+		b.UseReserve()
+		b.Set(record.WatermarkKey(), mark)
+	}) {
 		if err != nil {
 			if err := e.drop(int(v.AllIn()[i]), err); err != nil {
 				return err
@@ -130,6 +133,7 @@ func (e *Engine) completeOp(v *placement.View, seq uint64, t *tails, lastOf map[
 		}
 		behind = true
 		b := e.stores[slot].NewBatch()
+		b.UseReserve()
 		b.Set(record.OpLogKey(seq), record.AppendOp(nil, op))
 		for _, k := range op.Keys {
 			if err := e.copyKey(b, t.have[lastOf[string(k)]][0], k); err != nil {
@@ -300,7 +304,7 @@ func (e *Engine) queueFreesOf(slot uint8, seen map[string]bool) error {
 	for it.First(); it.Valid() && len(seen) < maxQueued; it.Next() {
 		key := bytes.Clone(it.Key())
 		if group := record.GroupOfKey(key); seen[string(key)] ||
-			!slices.Contains(e.view.Load().Targets(group), slot) {
+			!slices.Contains(e.view.Load().Reads(group), slot) { // one that is being filled may lack the parts yet
 			continue
 		}
 		seen[string(key)] = true

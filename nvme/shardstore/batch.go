@@ -29,6 +29,7 @@ type Batch struct {
 	puts    []*ShardWriter
 	deletes []ShardID
 	grows   bool // it holds more than deletes
+	frees   bool // it may use the reserve all the same
 	err     error
 	one     [1]*ShardWriter // room for the usual case
 }
@@ -80,6 +81,10 @@ func (b *Batch) Set(key, value []byte) {
 	copy(op.Value, value)
 	b.note(op.Finish())
 }
+
+// UseReserve lets the batch be committed though the metadata is full: it is part of what frees space, and what
+// it sets is little.
+func (b *Batch) UseReserve() { b.frees = true }
 
 // Delete deletes a record of the engine; one that is not there is no error.
 func (b *Batch) Delete(key []byte) {

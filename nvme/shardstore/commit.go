@@ -32,7 +32,7 @@ func (s *Store) Commit(ctx context.Context, b *Batch, sync bool) error {
 	if err := s.backlog.wait(); err != nil {
 		return s.Err()
 	}
-	if b.grows && !s.room.enough(b.pb.Len(), s.ops.Now()) {
+	if b.grows && !b.frees && !s.room.enough(b.pb.Len(), s.ops.Now()) {
 		return fmt.Errorf("metadata: %w", ErrFull)
 	}
 	if len(b.puts) == 0 && len(b.deletes) == 0 {
