@@ -91,6 +91,10 @@ func (e *Engine) complete(ctx context.Context, t *tails) error {
 	v := e.view.Load()
 	lastOf := map[string]uint64{}
 	for seq, op := range t.ops {
+		if e.source(v, op, t.have[seq]) < 0 {
+			delete(t.ops, seq) // no drive that can be believed has it
+			continue
+		}
 		for _, k := range op.Keys {
 			lastOf[string(k)] = max(lastOf[string(k)], seq)
 		}
@@ -117,6 +121,21 @@ func (e *Engine) complete(ctx context.Context, t *tails) error {
 	return nil
 }
 
+// source gives the first of the slots that has all records of the op's group, or -1. Another may have an entry and not
+// the records any more: it stood in for a member that was away, and was swept.
+func (e *Engine) source(v *placement.View, op *record.Op, slots []uint8) int {
+	believed := e.configSlots()
+	if op.Group < v.Groups {
+		believed = v.Reads(op.Group)
+	}
+	for _, s := range slots {
+		if slices.Contains(believed, s) {
+			return int(s)
+		}
+	}
+	return -1
+}
+
 func (e *Engine) completeOp(v *placement.View, seq uint64, t *tails, lastOf map[string]uint64) error {
 	op := t.ops[seq]
 	targets := v.AllIn()
@@ -136,7 +155,7 @@ func (e *Engine) completeOp(v *placement.View, seq uint64, t *tails, lastOf map[
 		b.UseReserve()
 		b.Set(record.OpLogKey(seq), record.AppendOp(nil, op))
 		for _, k := range op.Keys {
-			if err := e.copyKey(b, t.have[lastOf[string(k)]][0], k); err != nil {
+			if err := e.copyKey(b, uint8(e.source(v, op, t.have[lastOf[string(k)]])), k); err != nil {
 				b.Close()
 				return err
 			}
