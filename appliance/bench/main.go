@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -39,7 +40,7 @@ type options struct {
 	large       []config.Size
 	limit       time.Duration
 	rdma        bool
-	only        string
+	only        *regexp.Regexp
 }
 
 func main() {
@@ -63,7 +64,7 @@ func main() {
 }
 
 func parse(args []string) (options, error) {
-	o := options{driveSize: 3 * config.GiB}
+	o := options{driveSize: 4 * config.GiB}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.StringVar(&o.millrace, "millrace", "bin/millrace", "the binary to measure")
 	fs.StringVar(&o.minio, "minio", "", "a MinIO binary to measure beside it")
@@ -76,12 +77,15 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.listKeys, "list-keys", 100_000, "keys in the bucket that is listed; 0 leaves the listing out")
 	large := fs.String("large", "1GiB", "sizes of the large objects whose memory is measured, by commas")
 	fs.BoolVar(&o.rdma, "rdma", false, "compare HTTP with RDMA, instead of all else")
-	fs.StringVar(&o.only, "only", "", "-rdma: leave out rows that do not match this regular expression, as 'GET 16MiB'")
-	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "give up after so long")
+	only := fs.String("only", "", "leave out rows that do not match this regular expression, as 'PUT 4 KiB' (-rdma: 'GET 16MiB')")
+	fs.DurationVar(&o.limit, "limit", 20*time.Minute, "give up after so long")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		return o, err
+	}
 	if o.scheme, err = erasure.ParseScheme(*scheme); err != nil {
 		return o, err
 	}

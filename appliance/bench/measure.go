@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/appliance/cmd/millrace/sweep"
@@ -125,7 +126,7 @@ func works(o options) []work {
 		w.once = true
 		out = append(out, w)
 	}
-	return out
+	return slices.DeleteFunc(out, func(w work) bool { return !o.only.MatchString(w.name) })
 }
 
 // largeWorks store one large object, read it, read ranges of it, and remove it.

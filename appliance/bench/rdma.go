@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"syscall"
@@ -80,10 +79,6 @@ const (
 
 // compareRDMA measures HTTP, soft RDMA with and without CRC, and the provider that moves nothing, by turns.
 func compareRDMA(ctx context.Context, o options, b *backing) error {
-	only, err := regexp.Compile(o.only)
-	if err != nil {
-		return err
-	}
 	fmt.Fprintln(os.Stderr, "bench: starting the servers")
 	soft := &server{name: "soft", launch: launchMillrace(o.millrace, "soft", "--rdma", "soft", "--rdma-crc=false")}
 	null := &server{name: "null", launch: launchMillrace(o.millrace, "null", "--rdma", "null")}
@@ -99,7 +94,7 @@ func compareRDMA(ctx context.Context, o options, b *backing) error {
 	for _, row := range comparedRows() {
 		for _, n := range comparedConcurrency() {
 			name := fmt.Sprintf("%s %v × %d", row.op, row.size, n)
-			if !only.MatchString(name) {
+			if !o.only.MatchString(name) {
 				continue
 			}
 			fmt.Fprintf(os.Stderr, "bench: measuring %s\n", name)
@@ -115,7 +110,7 @@ func compareRDMA(ctx context.Context, o options, b *backing) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if !only.MatchString("processes") {
+	if !o.only.MatchString("processes") {
 		return nil
 	}
 	return compareProcesses(ctx, o, b, ways[:2])

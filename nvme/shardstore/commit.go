@@ -128,6 +128,10 @@ func (s *Store) apply(b *Batch, sync bool) error {
 		}
 	}
 	if !b.pb.Empty() {
+		if sync {
+			s.syncing.Add(1)
+			defer s.syncing.Add(-1)
+		}
 		if err := b.pb.Commit(opts); err != nil {
 			return s.kill(fmt.Errorf("commit: %w", err))
 		}

@@ -46,6 +46,20 @@ func (c *Cache) Close() {
 	c.blocks.Unref()
 }
 
+// Syncs of the log take CPU time and the drive's, whatever they carry. While many commits wait, the next sync
+// starts at least syncPause after the last, and takes more of them along; a few don't wait.
+const (
+	syncPause   = 500 * time.Microsecond
+	manyCommits = 3
+)
+
+func (s *Store) syncInterval() time.Duration {
+	if s.syncing.Load() < manyCommits {
+		return 0
+	}
+	return syncPause
+}
+
 func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 	po := &pebble.Options{
 		FS:                          s.guard,
@@ -59,6 +73,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 		LBaseMaxBytes:               64 << 20,
 		MaxOpenFiles:                256,
 		MaxManifestFileSize:         4 << 20,
+		WALMinSyncInterval:          s.syncInterval,
 		Cache:                       s.cache.blocks,
 		FileCache:                   s.cache.files,
 	}
