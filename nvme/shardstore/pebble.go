@@ -53,11 +53,25 @@ const (
 	manyCommits = 3
 )
 
+// syncInterval is how long Pebble waits from one sync to the next.
 func (s *Store) syncInterval() time.Duration {
 	if s.syncing.Load() < manyCommits {
 		return 0
 	}
 	return syncPause
+}
+
+// valueSeparation keeps the bodies of small objects out of the sorted tables: compactions move references
+// instead of bytes, and a look-up reads small tables. What was deleted is given back by rewriting a file
+// of bodies once a fifth of it is garbage.
+func valueSeparation() pebble.ValueSeparationPolicy {
+	return pebble.ValueSeparationPolicy{
+		Enabled:               true,
+		MinimumSize:           1 << 10,
+		MaxBlobReferenceDepth: 10,
+		RewriteMinimumAge:     time.Minute,
+		TargetGarbageRatio:    0.2,
+	}
 }
 
 func (s *Store) pebbleOptions(o *Options) *pebble.Options {
@@ -77,6 +91,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 		Cache:                       s.cache.blocks,
 		FileCache:                   s.cache.files,
 	}
+	po.Experimental.ValueSeparationPolicy = valueSeparation
 	for i := range po.Levels {
 		po.Levels[i].BlockSize = 16 << 10
 		po.Levels[i].IndexBlockSize = 64 << 10

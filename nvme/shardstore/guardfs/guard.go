@@ -39,6 +39,7 @@ type FS struct {
 	dead   chan struct{} // closed after the mark is set
 	bufs   buffers
 	calls  sync.Pool // *fileCall
+	listed atomic.Bool
 }
 
 type mark struct{ err error }
@@ -200,9 +201,17 @@ func (fs *FS) Lock(name string) (io.Closer, error) {
 	return ask(fs, "lock", name, func() (io.Closer, error) { return fs.inner.Lock(name) }, closeLate)
 }
 
-// List implements vfs.FS.
+// List implements vfs.FS. Once a list was given, a failure gives an empty one and no error: Pebble lists files
+// again late in its Open, and if it gives up there, what it has started goes on with a cache that is freed,
+// which ends the process. Who opens it must look at Err.
 func (fs *FS) List(dir string) ([]string, error) {
-	return ask(fs, "list", dir, func() ([]string, error) { return fs.inner.List(dir) }, nil)
+	names, err := ask(fs, "list", dir, func() ([]string, error) { return fs.inner.List(dir) }, nil)
+	if err == nil {
+		fs.listed.Store(true)
+	} else if fs.listed.Load() {
+		return nil, fs.swallow("list", dir, err)
+	}
+	return names, err
 }
 
 // Stat implements vfs.FS.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -241,5 +242,31 @@ func TestBenign(t *testing.T) {
 	}
 	if err := r.Err(); err != nil {
 		t.Errorf("Err() = %v; want nil", err)
+	}
+}
+
+// TestListAfterFailure: the first list tells its error, later ones only mark.
+func TestListAfterFailure(t *testing.T) {
+	var broken atomic.Bool
+	inner := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(errorfs.Op) error {
+		if broken.Load() {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	broken.Store(true)
+	fs := New(inner, running.New(), nil)
+	if _, err := fs.List("/"); !errors.Is(err, syscall.EIO) || fs.Err() != nil {
+		t.Errorf("first List = %v, mark %v; want EIO, nil", err, fs.Err())
+	}
+	broken.Store(false)
+	if _, err := fs.List("/"); err != nil {
+		t.Fatal(err)
+	}
+	broken.Store(true)
+	for range 2 {
+		if names, err := fs.List("/"); err != nil || len(names) > 0 || !errors.Is(fs.Err(), syscall.EIO) {
+			t.Errorf("later List = %v, %v, mark %v; want none, nil, EIO", names, err, fs.Err())
+		}
 	}
 }
