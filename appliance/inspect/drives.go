@@ -80,6 +80,7 @@ func Open(ctx context.Context, paths []string, log *slog.Logger) (*Drives, error
 		return nil, errors.Join(err, d.Close())
 	}
 	d.setStrangersAside()
+	d.setTwinsAside()
 	return d, nil
 }
 
@@ -124,10 +125,30 @@ func (d *Drives) setStrangersAside() {
 	}
 	for _, dr := range d.List {
 		if dr.store != nil && dr.Label.Pool != pool {
-			dr.Err = errors.Join(fmt.Errorf("%w: %s", object.ErrOtherPool, dr.Label.Pool), dr.store.Close())
-			dr.store = nil
+			dr.setAside(fmt.Errorf("%w: %s", object.ErrOtherPool, dr.Label.Pool))
 		}
 	}
+}
+
+// setTwinsAside keeps the drives whose identity no other one has, as the engine does.
+func (d *Drives) setTwinsAside() {
+	count := map[shardstore.DriveID]int{}
+	for _, dr := range d.List {
+		if dr.store != nil {
+			count[dr.Label.Drive]++
+		}
+	}
+	for _, dr := range d.List {
+		if dr.store != nil && count[dr.Label.Drive] > 1 {
+			dr.setAside(fmt.Errorf("%w: %s", object.ErrDuplicateDrive, dr.Label.Drive))
+		}
+	}
+}
+
+// setAside leaves the drive out because of why.
+func (dr *Drive) setAside(why error) {
+	dr.Err = errors.Join(why, dr.store.Close())
+	dr.store = nil
 }
 
 func (d *Drives) members() []object.Member {

@@ -297,6 +297,13 @@ func driveCases() []faultCase {
 				t.Fatal(err)
 			}
 		}, PoolFault, "metadata", Unreadable},
+		{"twin", func(t *testing.T, p *pool) {
+			to := filepath.Join(t.TempDir(), "twin")
+			if err := os.CopyFS(to, os.DirFS(p.paths[1])); err != nil {
+				t.Fatal(err)
+			}
+			p.paths = append(p.paths, to)
+		}, PoolFault, "two drives with one identity", Unreadable},
 	}
 }
 

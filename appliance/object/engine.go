@@ -47,6 +47,9 @@ type Config struct {
 	// RelocateAfter is how long a drive may be away before the shards that it had are made anew on
 	// others; 0 means ten minutes.
 	RelocateAfter time.Duration
+	// MaxDamagedShards is how many damaged shards of a drive are mended in one run before it is taken out; 0
+	// means 100, less than 0 any number.
+	MaxDamagedShards int
 	// ScrubInterval is the time from the end of one scrub of a drive to the next; 0 means never.
 	ScrubInterval time.Duration
 	// ScrubBytesPerSecond is how much a scrub reads of each drive; 0 means as much as it can.
@@ -65,7 +68,7 @@ var (
 	ErrNoPool = errors.New("no pool on these drives")
 	// ErrOtherPool: a drive belongs to another pool than the rest.
 	ErrOtherPool = errors.New("drive belongs to another pool")
-	// ErrDuplicateDrive: two drives have the same identity.
+	// ErrDuplicateDrive: two drives have the same identity, and the pool can't do without them.
 	ErrDuplicateDrive = errors.New("two drives with one identity")
 	// ErrTooFewDrives: more drives are missing than the pool can lose.
 	ErrTooFewDrives = errors.New("too few drives of the pool")
@@ -84,6 +87,7 @@ type Engine struct {
 	dropped    []atomic.Bool
 	complained []atomic.Bool  // by slot: its failure is in the log
 	outSince   []atomic.Int64 // by slot: when it went out in this run, in Unix ns; 0 if it did not
+	damaged    []atomic.Int64 // by slot: damaged shards mended in this run
 	heals      chan wound
 
 	view  atomic.Pointer[placement.View]
@@ -126,8 +130,9 @@ type Counters struct {
 	ScrubDiffering atomic.Uint64 // index records that a scrub found to differ between drives
 }
 
-// Open opens the pool that the members belong to. Drives of the map that are not among them are
-// out from then on, durably. The engine owns the stores from then on, also after an error, when it has closed them.
+// Open opens the pool that the members belong to. Drives of the map that are not among them, that die
+// meanwhile, or that share an identity are out from then on, durably. The engine owns the stores from then on, also
+// after an error, when it has closed them.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e, err := Inspect(ctx, cfg)
 	if err != nil {
@@ -141,7 +146,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 // nothing is cleared up unless ClearUp is called. It is for stores whose changes go nowhere (appliance/inspect): what
 // recovery did to them, the counters tell.
 func Inspect(ctx context.Context, cfg Config) (*Engine, error) {
-	e, err := open(ctx, cfg)
+	e, err := openLiving(ctx, cfg)
 	if err != nil {
 		for _, m := range cfg.Members {
 			_ = m.Store.Close() // the error that matters is the first
@@ -152,7 +157,6 @@ func Inspect(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 func open(ctx context.Context, cfg Config) (*Engine, error) {
-	cfg = withDefaults(cfg)
 	m, err := mapInForce(cfg.Members)
 	if err != nil {
 		return nil, err
@@ -165,6 +169,7 @@ func open(ctx context.Context, cfg Config) (*Engine, error) {
 		dropped:    make([]atomic.Bool, len(m.Slots)),
 		complained: make([]atomic.Bool, len(m.Slots)),
 		outSince:   make([]atomic.Int64, len(m.Slots)),
+		damaged:    make([]atomic.Int64, len(m.Slots)),
 		heals:      make(chan wound, maxHeals),
 		mender:     mender{wake: make(chan struct{}, 1)},
 		gates:      make([]sync.RWMutex, m.Groups+1), // the last for AllSlots
@@ -203,6 +208,9 @@ func withDefaults(cfg Config) Config {
 	}
 	if cfg.RelocateAfter == 0 {
 		cfg.RelocateAfter = 10 * time.Minute
+	}
+	if cfg.MaxDamagedShards == 0 {
+		cfg.MaxDamagedShards = defaultMaxDamaged
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

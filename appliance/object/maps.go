@@ -51,9 +51,6 @@ func mapInForce(members []Member) (*placement.Map, error) {
 	var found []*placement.Map
 	for _, mb := range members {
 		drive := mb.Store.Label().Drive.String()
-		if _, ok := held[drive]; ok {
-			return nil, fmt.Errorf("%w: %s", ErrDuplicateDrive, drive)
-		}
 		m, err := readMap(mb.Store)
 		if err != nil && !errors.Is(err, shardstore.ErrNotFound) { // not found: a drive that is new to the pool
 			return nil, fmt.Errorf("drive %s: read map: %w", drive, err)

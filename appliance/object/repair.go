@@ -22,7 +22,7 @@ type wound struct {
 	layout  record.Layout
 	segment int
 	bad     []int     // shard indexes
-	found   time.Time // when they were found bad
+	found   time.Time // when they were found damaged; zero if they are missing
 }
 
 func (w *wound) shard(index int) shardstore.ShardID {
@@ -203,6 +203,7 @@ func (e *Engine) commitMended(w *wound, set *shardSet) error {
 		return nil
 	}
 	e.counters.MendedShards.Add(uint64(len(w.bad)))
+	e.noteDamaged(w)
 	e.janitor.settle(&mended)
 	return nil
 }

@@ -36,7 +36,8 @@ type box struct {
 	strays []object.Member
 
 	relocateAfter time.Duration
-	configure     func(*object.Config) // nil: nothing else
+	configure     func(*object.Config)                 // nil: nothing else
+	adjust        func(*boxDrive, *shardstore.Options) // nil: nothing; how a drive is opened
 }
 
 type boxDrive struct {
@@ -100,6 +101,9 @@ func (b *box) options(d *boxDrive) shardstore.Options {
 	if p := cmp.Or(d.power, b.power); p != nil {
 		o.Data = powered{d.fault, p}
 		o.MetaFS = errorfs.Wrap(d.fs, p)
+	}
+	if b.adjust != nil {
+		b.adjust(d, &o)
 	}
 	return o
 }

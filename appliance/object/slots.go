@@ -97,7 +97,7 @@ func (e *Engine) live(slot uint8) *shardstore.Store {
 	return s
 }
 
-// watch looks after the drives that are in, and drops those that died, or went away. A drive that hangs
+// watch looks after the drives that are in, and drops those that died, lie or went away. A drive that hangs
 // dies by its store's deadline.
 func (e *Engine) watch(ctx context.Context) {
 	tick := time.NewTicker(e.cfg.CheckInterval)
@@ -120,6 +120,9 @@ func (e *Engine) check(slot int) error {
 	s := e.stores[slot]
 	if err := s.Err(); err != nil {
 		return err
+	}
+	if e.lies(slot) {
+		return errLies
 	}
 	if e.checks[slot] != nil {
 		return e.checks[slot]()
