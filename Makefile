@@ -16,9 +16,11 @@ ARM64      ?= ./nvme/... ./s3/checksum/... ./s3/chunked/... ./s3/sigv4/... ./s3/
 ARM64_SKIP ?= TestHistory|TestFull|TestPowerCut|TestDamagedShardIsHealed|TestLostDrive|TestRepair|TestScrub|TestLargestSegment
 QEMU       ?= $(firstword $(shell command -v qemu-aarch64-static qemu-aarch64))
 FUZZTIME   ?= 5s
+# How long make torture goes on: a Go duration.
+TORTURE    ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-arm64 run demo test lint unit race test-arm64 test-clients fuzz bench clean
+.PHONY: help build build-arm64 run demo test lint unit race test-arm64 test-clients fuzz torture bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +62,9 @@ fuzz: ## run every fuzz test for FUZZTIME (5s)
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$dir/*_test.go | cut -c6-); do \
 	    $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$dir; \
 	  done; done
+
+torture: build ## kill -9, power cuts, absences, failing drives and histories for TORTURE (10m)
+	$(GO) run ./appliance/torture/run -go $(GO) -millrace bin/millrace -for $(TORTURE) $(TORTURE_FLAGS)
 
 bench: build ## measure; PEER_MINIO=path/to/minio measures that beside it (as root: on loop drives)
 	$(GO) run ./appliance/bench -millrace bin/millrace $(if $(PEER_MINIO),-minio $(PEER_MINIO)) $(BENCH_FLAGS)

@@ -80,6 +80,7 @@ func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 	waitFor(t, "all drives in", func() bool { return e.Map().CountIn() == len(w.drives) && !e.Map().NeedsFill() })
 	e.StartScrub()
 	waitFor(t, "scrub", scrubbed(e))
+	checkPool(t, e)
 	readAll(t, e, want, ledgers)
 	closeEngine(t, e)
 	w.wantNothingLeft()

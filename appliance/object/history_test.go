@@ -307,7 +307,7 @@ func TestHistory(t *testing.T) {
 			t.Fatalf("seed %d, %s", seed+uint64(i), w.name)
 		}
 	}
-	t.Logf("%d histories, %d calls", *histories, calls)
+	t.Logf("tally: histories=%d history_calls=%d", *histories, calls)
 }
 
 // oneHistory gives the number of calls that were judged.

@@ -217,7 +217,8 @@ func (e *Engine) layoutsOf(item *freeItem) ([]record.Layout, error) {
 }
 
 // deleteShards frees the shards of layouts on every drive that is here. It says whether all have freed theirs
-// but those of drives that are given up, which are swept if they ever come back.
+// but those of drives that are given up, which are swept if they ever come back. One that fails in the act may come
+// back with its shards.
 func (e *Engine) deleteShards(layouts []record.Layout, sync bool) bool {
 	return e.onSlots(layouts, sync, func(b *shardstore.Batch, id shardstore.ShardID) {
 		b.DeleteShard(id)
@@ -230,7 +231,7 @@ func (e *Engine) deleteShards(layouts []record.Layout, sync bool) bool {
 const maxBatchShards = 1024
 
 // onSlots commits, on every live drive that has shards of the layouts, what f adds to a batch for each. It
-// says whether all drives that are in have it.
+// says whether all drives have it but those that are given up.
 func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstore.Batch, shardstore.ShardID)) bool {
 	ok := true
 	batches := make([]*shardstore.Batch, len(e.stores))
@@ -258,24 +259,23 @@ func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstor
 }
 
 // commitBatches commits a batch a slot, in parallel; a drive that fails is dropped. It says whether
-// each has its batch or is out.
+// each has its batch.
 func (e *Engine) commitBatches(batches []*shardstore.Batch, synced bool) bool {
 	var wg sync.WaitGroup
-	var spared atomic.Bool
+	var failed atomic.Bool
 	for slot, b := range batches {
 		if b == nil {
 			continue
 		}
 		wg.Go(func() {
 			if err := e.stores[slot].Commit(context.Background(), b, synced); err != nil {
-				if e.drop(slot, err) != nil {
-					spared.Store(true)
-				}
+				failed.Store(true)
+				_ = e.drop(slot, err) // it stays in if it can't be spared
 			}
 		})
 	}
 	wg.Wait()
-	return !spared.Load()
+	return !failed.Load()
 }
 
 // removeFreed removes free records that are worked off, with the part, body and manifest records that

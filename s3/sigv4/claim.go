@@ -2,6 +2,7 @@ package sigv4
 
 import (
 	"net/http"
+	"net/mail"
 	"net/url"
 	"slices"
 	"strconv"
@@ -181,7 +182,7 @@ func (c *claim) setHeaderTime(h http.Header) error {
 		c.timestamp = value
 		return nil
 	}
-	if c.time, err = http.ParseTime(value); err != nil {
+	if c.time, err = mail.ParseDate(value); err != nil { // RFC 5322, of which the date of HTTP is a case; some send -0000
 		return errAccessDenied("AWS authentication requires a valid Date or x-amz-date header")
 	}
 	c.time = c.time.UTC()

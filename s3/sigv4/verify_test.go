@@ -304,7 +304,7 @@ func TestSessionTokens(t *testing.T) {
 
 // A request dated by its Date header alone.
 func TestDateHeader(t *testing.T) {
-	for _, date := range []string{"Fri, 24 May 2013 00:00:00 GMT", "20130524T000000Z"} {
+	for _, date := range []string{"Fri, 24 May 2013 00:00:00 GMT", "Fri, 24 May 2013 00:00:00 -0000", "20130524T000000Z"} {
 		r := parseRequest(t, "GET /a HTTP/1.1\nHost: "+exampleHost)
 		r.Header.Set("Date", date)
 		r.Header.Set("X-Amz-Content-Sha256", EmptySHA256)
