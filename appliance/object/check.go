@@ -165,7 +165,8 @@ func (c *checker) records(ctx context.Context, slot uint8) error {
 			if f.view.Unswept || f.view.NeedsFill() {
 				return nil // they are still to be taken from it
 			}
-			c.report.fault(PlaceFault, int(slot), "%d records of group %d, which is not its own", len(keys), group)
+			c.report.fault(PlaceFault, int(slot), "%d records of group %d, which is not its own, like %s", len(keys), group,
+				c.e.nameOf(keys[0]))
 			return nil
 		}
 		if !slices.Contains(reads, slot) {

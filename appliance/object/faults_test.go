@@ -69,7 +69,10 @@ func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 	refused := 0
 	bounded(t, "work on failing drives", func() { ledgers = workIll(t, e, rng, want) })
 	for _, l := range ledgers {
-		refused += l.refused
+		refused += len(l.refused)
+		for _, err := range l.refused {
+			t.Logf("refused: %v", err)
+		}
 	}
 	bounded(t, "reading from failing drives", func() { readAll(t, e, want, ledgers) })
 	bounded(t, "Close with failing drives", func() { _ = e.Close() })
@@ -90,7 +93,7 @@ func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 // ledger is what a worker did to its own keys: for each, all that it may hold now; nil is nothing.
 type ledger struct {
 	may     map[string][][]byte
-	refused int
+	refused []error
 }
 
 // did notes the outcome of a call that sets key to body.
@@ -101,7 +104,7 @@ func (l *ledger) did(key string, body []byte, err error) {
 	if err == nil {
 		l.may[key] = nil
 	} else {
-		l.refused++
+		l.refused = append(l.refused, err)
 	}
 	l.may[key] = append(l.may[key], body)
 }
