@@ -20,6 +20,7 @@ type mutation struct {
 	seq     uint64
 	sets    []pair
 	deletes [][]byte
+	cleared [][]byte        // keys that go with its free records, later: they are in its op-log entry only
 	unused  []record.Layout // to be freed with the version that the mutation removes
 	frees   bool            // it removes more than it adds: full metadata is no obstacle
 }
@@ -30,11 +31,11 @@ func (m *mutation) set(key, value []byte) { m.sets = append(m.sets, pair{key, va
 func (m *mutation) delete(key []byte)     { m.deletes = append(m.deletes, key) }
 
 func (m *mutation) op() *record.Op {
-	o := &record.Op{Group: m.group, Keys: make([][]byte, 0, len(m.sets)+len(m.deletes))}
+	keys := make([][]byte, 0, len(m.sets)+len(m.deletes)+len(m.cleared))
 	for _, p := range m.sets {
-		o.Keys = append(o.Keys, p.key)
+		keys = append(keys, p.key)
 	}
-	return &record.Op{Group: o.Group, Keys: append(o.Keys, m.deletes...)}
+	return &record.Op{Group: m.group, Keys: append(append(keys, m.deletes...), m.cleared...)}
 }
 
 // newMutation starts a mutation and gives it its place in the sequence. It must end in apply or cancel.

@@ -279,7 +279,7 @@ func TestPowerCut(t *testing.T) {
 			break
 		}
 		if t.Failed() {
-			t.Fatalf("seed %d, power cut at operation %d", seed, k)
+			t.Fatalf("-crash-seed %d -crash-at %d", seed, k)
 		}
 		tried++
 		if points < 1000 { // the short form takes a sample

@@ -62,7 +62,7 @@ func awayRun(t *testing.T, seed uint64, k int64) (cut bool) {
 	return cut
 }
 
-// settle takes what is found of the keys in doubt as what is there from now on. A key that can't be read stays in doubt.
+// settle takes what is found of the keys in doubt as what is there from now on. One that can't be read stays in doubt.
 func (h *history) settle(t *testing.T, e *object.Engine) {
 	for key := range h.maybe {
 		got, err := get(e, "b", key)
@@ -93,19 +93,22 @@ func (b *box) darken(rng *rand.Rand) {
 	}
 }
 
+// awaySpan is the number of changes of drives in a start of awayRun, or somewhat more.
+const awaySpan = 700
+
 func TestPowerCutWithADriveAway(t *testing.T) {
 	seed := seedOfCrashes(t)
 	cuts := 0
 	for i := range *crashPoints / 4 {
-		k := int64(1 + i*7)
+		k := 1 + int64(i)*7%awaySpan
 		if *crashAt > 0 {
 			k = *crashAt
 		}
-		if awayRun(t, seed, k) {
+		if awayRun(t, seed+uint64(i), k) {
 			cuts++
 		}
 		if t.Failed() {
-			t.Fatalf("seed %d, power cut before operation %d", seed, 2*k)
+			t.Fatalf("-crash-seed %d -crash-at %d", seed+uint64(i), k)
 		}
 	}
 	t.Logf("tally: absence_crash_points=%d", cuts)

@@ -165,12 +165,22 @@ func (e *Engine) sweepIfNeeded(ctx context.Context) error {
 }
 
 func (f *filler) sweep(ctx context.Context) error {
+	f.e.passGates()
 	for _, slot := range f.view.AllIn() {
 		if err := f.walk(ctx, slot, f.sweepChunk); err != nil {
 			return fmt.Errorf("sweep slot %d: %w", slot, err)
 		}
 	}
 	return nil
+}
+
+// passGates waits until all mutations have ended that may go by an earlier map than the one in force.
+func (e *Engine) passGates() {
+	for i := range e.gates {
+		e.gates[i].Lock()
+		//lint:ignore SA2001 it is the wait that counts
+		e.gates[i].Unlock()
+	}
 }
 
 // filler is one run of a fill, under one map.

@@ -157,6 +157,7 @@ func (m *mutation) addFree(f *record.Free) []*freeItem {
 	}
 	if f.Upload != (record.UploadID{}) {
 		add(&record.Free{Group: m.group, Upload: f.Upload})
+		m.cleared = append(m.cleared, record.ManifestKey(m.group, f.Upload)) // so the op-log names the upload
 	}
 	for rest := f.Layouts; len(rest) > 0; {
 		n, segments := 0, 0

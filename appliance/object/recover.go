@@ -151,25 +151,47 @@ func (e *Engine) completeOp(v *placement.View, seq uint64, t *tails, lastOf map[
 			continue
 		}
 		behind = true
-		b := e.stores[slot].NewBatch()
-		b.UseReserve()
-		b.Set(record.OpLogKey(seq), record.AppendOp(nil, op))
-		for _, k := range op.Keys {
-			if err := e.copyKey(b, uint8(e.source(v, op, t.have[lastOf[string(k)]])), k); err != nil {
-				b.Close()
-				return err
-			}
-		}
-		if err := e.stores[slot].Commit(context.Background(), b, false); err != nil {
-			if err := e.drop(int(slot), err); err != nil {
-				return err
-			}
+		if err := e.completeOn(v, slot, seq, t, lastOf); err != nil {
+			return err
 		}
 	}
 	if behind {
 		e.counters.RolledForward.Add(1)
 	}
 	return nil
+}
+
+// completeOn completes an entry on a drive that lacks it. It may lack the entry only, having been brought up to date
+// since, and have a free record that the source has worked off: then what that would free goes, too, and first.
+func (e *Engine) completeOn(v *placement.View, slot uint8, seq uint64, t *tails, lastOf map[string]uint64) error {
+	op := t.ops[seq]
+	b := e.stores[slot].NewBatch()
+	b.UseReserve()
+	b.Set(record.OpLogKey(seq), record.AppendOp(nil, op))
+	for _, k := range op.Keys {
+		from := uint8(e.source(v, op, t.have[lastOf[string(k)]]))
+		err := e.copyKey(b, from, k)
+		if err == nil && record.KindOf(k) == record.FreeRecord {
+			err = e.clearFreed(op.Group, k, from, slot)
+		}
+		if err != nil {
+			b.Close()
+			return err
+		}
+	}
+	if err := e.stores[slot].Commit(context.Background(), b, false); err != nil {
+		return e.drop(int(slot), err)
+	}
+	return nil
+}
+
+// clearFreed deletes from a drive what the other has cleared up of an upload that a free record of the drive names.
+func (e *Engine) clearFreed(group int, free []byte, from, to uint8) error {
+	u, err := e.uploadOf(to, free)
+	if err != nil || u == (record.UploadID{}) {
+		return err
+	}
+	return e.clearUpload(group, u, from, to)
 }
 
 // copyKey puts a key's state on a drive into a batch for another.

@@ -39,6 +39,10 @@ func (e *Engine) resync(ctx context.Context, slot int) (done bool, err error) {
 	if err := e.copyConfig(ctx, s); err != nil {
 		return false, err
 	}
+	// Before the next map: from then on there may be pending marks of writes that have not ended yet.
+	if err := e.resolvePending(uint8(slot)); err != nil {
+		return false, err
+	}
 	// From the next map on it gets all mutations; what it lacks is what was logged up to then.
 	upTo := e.seq.Load()
 	if err := e.changeMap(func(m *placement.Map) *placement.Map { return m.With(slot) }); err != nil {
@@ -55,9 +59,6 @@ func (e *Engine) resync(ctx context.Context, slot int) (done bool, err error) {
 	b := s.NewBatch()
 	b.DeleteRange(record.OpLogKey(mark.Seq+1), record.OpLogKey(upTo+1))
 	if err := s.Commit(ctx, b, true); err != nil {
-		return false, err
-	}
-	if err := e.resolvePending(uint8(slot)); err != nil {
 		return false, err
 	}
 	err = e.changeMap(func(m *placement.Map) *placement.Map { return m.Restore(slot) })
@@ -153,19 +154,14 @@ func (e *Engine) copyTouched(ctx context.Context, slot uint8, keys map[string]in
 }
 
 // copyGroup copies keys of a group. Clearing up is in no op-log: what the others have cleared up of an upload
-// meanwhile goes too, as far as the drive's own records name it.
+// meanwhile goes too, as far as the keys or the drive's own records name it.
 func (e *Engine) copyGroup(f *filler, group int, from, to uint8, keys [][]byte) error {
 	e.gates[group].Lock()
 	defer e.gates[group].Unlock()
-	uploads := map[record.UploadID]bool{}
-	for _, k := range keys {
-		u, err := e.uploadOf(to, k)
-		if err != nil {
-			return err
-		}
-		uploads[u] = true
+	uploads, err := e.uploadsOf(to, keys)
+	if err != nil {
+		return err
 	}
-	delete(uploads, record.UploadID{})
 	for some := range slices.Chunk(keys, copyBatch) {
 		if err := f.copyKeys(from, to, some); err != nil {
 			return err
@@ -179,14 +175,32 @@ func (e *Engine) copyGroup(f *filler, group int, from, to uint8, keys [][]byte) 
 	return nil
 }
 
-// uploadOf gives the upload that a drive's record of a key names, if any.
+// uploadsOf gives the uploads that keys name, or a drive's records of them.
+func (e *Engine) uploadsOf(slot uint8, keys [][]byte) (map[record.UploadID]bool, error) {
+	uploads := map[record.UploadID]bool{}
+	for _, k := range keys {
+		u, err := e.uploadOf(slot, k)
+		if err != nil {
+			return nil, err
+		}
+		uploads[u] = true
+	}
+	delete(uploads, record.UploadID{})
+	return uploads, nil
+}
+
+// uploadOf gives the upload that a key, or a drive's record of it, names, if any.
 func (e *Engine) uploadOf(slot uint8, key []byte) (u record.UploadID, err error) {
 	kind := record.KindOf(key)
-	if kind == record.UploadRecord {
+	switch kind {
+	case record.UploadRecord:
 		_, _, u, err = record.ParseUploadKey(key)
 		return u, err
-	}
-	if kind != record.ObjectRecord && kind != record.FreeRecord {
+	case record.ManifestRecord:
+		_, u, err = record.ParseManifestKey(key)
+		return u, err
+	case record.ObjectRecord, record.FreeRecord:
+	default:
 		return u, nil
 	}
 	value, err := e.stores[slot].Get(key, nil)
