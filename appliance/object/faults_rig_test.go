@@ -1,9 +1,11 @@
 package object_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -169,11 +171,30 @@ type ward struct {
 	patients map[*boxDrive]*patient
 	all      []*patient
 	before   int // goroutines
+	logMu    sync.Mutex
+	logged   bytes.Buffer
+}
+
+// Write makes it the engine's log.
+func (w *ward) Write(p []byte) (int, error) {
+	w.logMu.Lock()
+	defer w.logMu.Unlock()
+	return w.logged.Write(p)
+}
+
+// tellIfFailed shows what the engine logged, if the test has failed.
+func (w *ward) tellIfFailed() {
+	w.logMu.Lock()
+	defer w.logMu.Unlock()
+	if w.t.Failed() {
+		w.t.Log("log of the engine:\n" + w.logged.String())
+	}
 }
 
 func newWard(t *testing.T, rng *rand.Rand, scheme erasure.Scheme, drives int) *ward {
 	before := runtime.NumGoroutine()
 	w := &ward{box: newBox(t, scheme, drives), patients: map[*boxDrive]*patient{}, before: before}
+	w.configure = func(c *object.Config) { c.Logger = slog.New(slog.NewTextHandler(w, nil)) }
 	for slot, d := range w.drives {
 		p := &patient{boxDrive: d, slot: slot, rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), hold: make(chan struct{})}
 		w.patients[d] = p
@@ -192,6 +213,17 @@ func (w *ward) admit(slots []int) {
 		o.OpDeadline, o.MetaReserveBytes = sickDeadline, 1<<20
 		o.MetaFS = errorfs.Wrap(limitedFS{d.fs, &p.meta}, &p.meta)
 	}
+}
+
+// openPatiently opens an engine on patients, for which a machine that is busy for a moment looks like a drive that hangs.
+func (w *ward) openPatiently() *object.Engine {
+	w.t.Helper()
+	for range 20 {
+		if e, err := w.tryOpen(); err == nil {
+			return e
+		}
+	}
+	return w.open()
 }
 
 // discharge makes all drives well, and releases what hangs.

@@ -57,9 +57,10 @@ func TestFaults(t *testing.T) {
 // gives the number of calls that were refused.
 func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 	w := newWard(t, rng, erasure.Scheme{Data: 2, Parity: 2}, 6)
+	defer w.tellIfFailed()
 	slots := rng.Perm(len(w.drives))[:len(chosen)]
 	w.admit(slots)
-	e := w.open()
+	e := w.openPatiently()
 	mustBucket(t, e, "b")
 	want := w.bodies(e)
 	for i, a := range chosen {
@@ -161,16 +162,56 @@ func workOn(t *testing.T, e *object.Engine, l *ledger, worker int, rng *rand.Ran
 	}
 }
 
-// readAll reads what must be there, and what workers put.
+// wantRightOrNone reads what should be there: the right bytes, or a clear error. A listing has it all, or a clear error.
+func wantRightOrNone(t *testing.T, e *object.Engine, want map[string][]byte) {
+	for key, body := range want {
+		if got, err := get(e, "b", key); err == nil && !bytes.Equal(got, body) {
+			t.Errorf("get(%q) = %d wrong bytes", key, len(got))
+		} else if err != nil && !clearError(err) {
+			t.Errorf("get(%q) = %v; want a clear error", key, err)
+		}
+	}
+	page, err := e.List(context.Background(), store.ListRequest{Bucket: "b", MaxEntries: 1000})
+	if err != nil && !clearError(err) {
+		t.Errorf("List = %v; want a clear error", err)
+	}
+	if err == nil {
+		wantListed(t, page, want)
+	}
+}
+
+func wantListed(t *testing.T, page store.ListPage, want map[string][]byte) {
+	sizes := map[string]int64{}
+	for _, o := range page.Objects {
+		sizes[o.Key] = o.SizeBytes
+	}
+	for key, body := range want {
+		if n, ok := sizes[key]; !ok || n != int64(len(body)) {
+			t.Errorf("listing has %q with %d bytes (there: %v); want %d", key, n, ok, len(body))
+		}
+	}
+}
+
+// readAll reads what must be there, and what workers put, and lists it.
 func readAll(t *testing.T, e *object.Engine, want map[string][]byte, ledgers []*ledger) {
 	for key, body := range want {
 		if got, err := get(e, "b", key); err != nil || !bytes.Equal(got, body) {
 			t.Errorf("get(%q) = %d bytes, %v; want its %d", key, len(got), err, len(body))
 		}
 	}
+	page, err := e.List(context.Background(), store.ListRequest{Bucket: "b", MaxEntries: 1000})
+	if err != nil {
+		t.Errorf("List = %v; want nil", err)
+		return
+	}
+	wantListed(t, page, want)
 	for _, l := range ledgers {
-		for key := range l.may {
+		for key, may := range l.may {
 			l.check(t, e, key)
+			listed := slices.ContainsFunc(page.Objects, func(o store.Object) bool { return o.Key == key })
+			if !slices.ContainsFunc(may, func(b []byte) bool { return (b != nil) == listed }) {
+				t.Errorf("%q is in the listing: %v; want the opposite", key, listed)
+			}
 		}
 	}
 }
@@ -188,22 +229,17 @@ func TestMoreFaultsThanParity(t *testing.T) {
 		t.Run(a.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			w := newWard(t, rng, erasure.Scheme{Data: 2, Parity: 1}, 4)
+			defer w.tellIfFailed()
 			slots := rng.Perm(len(w.drives))[:3]
 			w.admit(slots)
-			e := w.open()
+			e := w.openPatiently()
 			mustBucket(t, e, "b")
 			want := w.bodies(e)
 			for _, slot := range slots {
 				a.strike(w.all[slot], e)
 			}
 			bounded(t, "calls with too many failing drives", func() {
-				for key, body := range want {
-					if got, err := get(e, "b", key); err == nil && !bytes.Equal(got, body) {
-						t.Errorf("get(%q) = %d wrong bytes", key, len(got))
-					} else if err != nil && !clearError(err) {
-						t.Errorf("get(%q) = %v; want a clear error", key, err)
-					}
-				}
+				wantRightOrNone(t, e, want)
 				if _, err := put(e, "b", "late", want["base3"]); err != nil && !clearError(err) {
 					t.Errorf("put = %v; want a clear error", err)
 				}
@@ -211,9 +247,9 @@ func TestMoreFaultsThanParity(t *testing.T) {
 			bounded(t, "Close", func() { _ = e.Close() })
 			w.discharge()
 			w.wantNothingLeft()
-			if _, err := w.tryOpen(); errors.Is(err, store.ErrDamaged) {
-				t.Errorf("Open of healed drives = %v", err)
-			}
+			e = w.open()
+			wantRightOrNone(t, e, want)
+			closeEngine(t, e)
 		})
 	}
 }

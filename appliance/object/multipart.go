@@ -174,13 +174,20 @@ func (e *Engine) ListParts(_ context.Context, bucketName, key, id string, after,
 }
 
 // eachPart calls f with every part of an upload with a number greater than after, until f
-// returns false.
+// returns false. When a drive fails in between, the next one goes on.
 func (e *Engine) eachPart(group int, u record.UploadID, after int, f func(*record.Part) bool) error {
-	lead := e.view.Load().Lead(group)
-	if lead < 0 {
-		return fmt.Errorf("%w: group %d has no member left", store.ErrUnavailable, group)
+	v := e.view.Load()
+	for _, slot := range v.Reads(group) {
+		err := eachPartOn(e.stores[slot], group, u, after, func(p *record.Part) bool {
+			after = p.Part.Number
+			return f(p)
+		})
+		if err == nil {
+			return nil
+		}
+		e.log.Warn("read of parts failed", "slot", slot, "err", err)
 	}
-	return eachPartOn(e.stores[lead], group, u, after, f)
+	return fmt.Errorf("%w: group %d has no member left", store.ErrUnavailable, group)
 }
 
 func eachPartOn(s *shardstore.Store, group int, u record.UploadID, after int, f func(*record.Part) bool) error {

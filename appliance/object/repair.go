@@ -73,7 +73,7 @@ func (e *Engine) missing(l *record.Layout, i int) (bad []int) {
 			bad = append(bad, index)
 			continue
 		}
-		if s == nil {
+		if s == nil || e.away(slot) {
 			continue
 		}
 		_, err := s.ShardInfo(shardstore.ShardID{Segment: id, Index: uint8(index)})
@@ -88,6 +88,13 @@ func (e *Engine) missing(l *record.Layout, i int) (bad []int) {
 func (e *Engine) lostForGood(slot uint8) bool {
 	v := e.view.Load()
 	return int(slot) < len(v.Slots) && v.Slots[slot].State == placement.Lost
+}
+
+// away says whether a slot is out, and may come back with its shards. They are not made anew elsewhere meanwhile: nobody
+// would free the old ones then.
+func (e *Engine) away(slot uint8) bool {
+	v := e.view.Load()
+	return int(slot) < len(v.Slots) && v.Slots[slot].State == placement.Out
 }
 
 // ownerOf asks the shards of a segment whose they are.
@@ -113,8 +120,19 @@ func (e *Engine) mendSegment(ctx context.Context, w *wound) (mended bool, err er
 	// Nothing is freed meanwhile; but the segment may be gone already.
 	e.janitor.work.RLock()
 	defer e.janitor.work.RUnlock()
-	if l, err := e.layoutOfOwner(&w.owner); err != nil || l == nil || l.Instance != w.layout.Instance {
+	l, err := e.layoutOfOwner(&w.owner)
+	if err != nil || l == nil || l.Instance != w.layout.Instance || w.segment >= len(l.Segments) {
 		return true, err
+	}
+	was, slots := w.layout.Segments[w.segment].Slots, l.Segments[w.segment].Slots
+	w.layout = *l
+	w.bad = slices.DeleteFunc(w.bad, func(i int) bool { return slots[i] != was[i] }) // moved since it was found bad
+	if len(w.bad) == 0 {
+		return true, nil
+	}
+	w.bad = slices.DeleteFunc(w.bad, func(i int) bool { return e.away(slots[i]) })
+	if len(w.bad) == 0 {
+		return false, nil
 	}
 	size := min(erasure.SegmentBytes, w.layout.SizeBytes-int64(w.segment)*erasure.SegmentBytes)
 	old := w.layout.Segments[w.segment]
@@ -148,8 +166,8 @@ func (e *Engine) mendSegment(ctx context.Context, w *wound) (mended bool, err er
 	return true, e.commitMended(w, set)
 }
 
-// openReplacements reserves space for the bad shards: in their own slots if those are in, else in
-// slots that the segment doesn't use yet.
+// openReplacements reserves space for the bad shards: in their own slots if those are in, in slots that the segment
+// doesn't use yet if they are lost. It gives nil if that can't be done for all of them now.
 func (e *Engine) openReplacements(ctx context.Context, w *wound, geo erasure.Geometry) *shardSet {
 	old := w.layout.Segments[w.segment]
 	set := &shardSet{id: shardstore.SegmentID(w.layout.Instance.Segment(w.segment)),
@@ -158,7 +176,10 @@ func (e *Engine) openReplacements(ctx context.Context, w *wound, geo erasure.Geo
 	v := e.view.Load()
 	for _, index := range w.bad {
 		candidates := []uint8{old.Slots[index]}
-		if v.Slots[old.Slots[index]].State != placement.In {
+		switch v.Slots[old.Slots[index]].State {
+		case placement.Out: // since a moment ago
+			candidates = nil
+		case placement.Lost:
 			candidates = slices.DeleteFunc(v.SegmentOrder(set.id[:]), func(s uint8) bool {
 				return slices.Contains(set.seg.Slots, s)
 			})
