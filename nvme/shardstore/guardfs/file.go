@@ -17,6 +17,8 @@ type file struct {
 	inner vfs.File
 	calls sync.WaitGroup // to inner, those left behind too
 
+	reading bool // it is open for reading only
+
 	mu      sync.Mutex // held by what writes
 	pending *[]byte    // written by Pebble and not yet to inner; nil for none
 }
@@ -190,14 +192,15 @@ func (f *file) Preallocate(offset, length int64) error {
 	return f.mutate("preallocate", func() error { return f.inner.Preallocate(offset, length) })
 }
 
-// Stat gives no error, even after a failure: Pebble asks files that it writes for their size and must
-// not be surprised.
+// Stat of a file that Pebble writes gives no error, even after a failure: Pebble asks for its size and must not be
+// surprised. That of one that it reads does: one of no size would be taken for damaged, and Pebble can't bear a
+// damaged file of values.
 func (f *file) Stat() (vfs.FileInfo, error) {
 	if f.hasPending() {
 		_ = f.writePending() // never fails
 	}
 	if f.fs.failed() {
-		return nullInfo{name: f.name}, nil
+		return f.noInfo()
 	}
 	f.calls.Add(1)
 	info, ended, err := apart(f.fs, func() (vfs.FileInfo, error) {
@@ -208,9 +211,17 @@ func (f *file) Stat() (vfs.FileInfo, error) {
 		f.fs.Fail(err)
 	}
 	if err != nil || !ended {
-		return nullInfo{name: f.name}, nil
+		return f.noInfo()
 	}
 	return info, nil
+}
+
+// noInfo is Stat after a failure.
+func (f *file) noInfo() (vfs.FileInfo, error) {
+	if f.reading {
+		return nil, errRead("stat", f.name)
+	}
+	return nullInfo{name: f.name}, nil
 }
 
 func (f *file) Sync() error { return f.mutate("sync", f.inner.Sync) }

@@ -146,7 +146,7 @@ func (fs *FS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &file{fs: fs, name: name, inner: f}, nil
+	return &file{fs: fs, name: name, inner: f, reading: true}, nil
 }
 
 // OpenReadWrite implements vfs.FS.

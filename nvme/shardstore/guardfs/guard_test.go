@@ -245,6 +245,26 @@ func TestBenign(t *testing.T) {
 	}
 }
 
+// TestStatAfterFailure: the size of a file that is read is not known any more, that of one that is written is made up.
+func TestStatAfterFailure(t *testing.T) {
+	r := newRig(t)
+	writing, err := r.Create("d/f", category)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading, err := r.Open("d/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Fail(syscall.EIO)
+	if _, err := writing.Stat(); err != nil {
+		t.Errorf("Stat of a file open for writing = %v; want nil", err)
+	}
+	if _, err := reading.Stat(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("Stat of a file open for reading = %v; want EIO", err)
+	}
+}
+
 // TestListAfterFailure: the first list tells its error, later ones only mark.
 func TestListAfterFailure(t *testing.T) {
 	var broken atomic.Bool
