@@ -223,15 +223,19 @@ func (e *Engine) Close() error {
 	e.stop()
 	e.done.Wait()
 	e.janitor.flush()
-	var errs []error
+	errs := make([]error, len(e.stores))
+	var wg sync.WaitGroup // one that hangs takes a while
 	for slot, s := range e.stores {
 		if s == nil {
 			continue
 		}
-		if err := s.Close(); err != nil && s.Err() == nil {
-			errs = append(errs, fmt.Errorf("close slot %d: %w", slot, err))
-		}
+		wg.Go(func() {
+			if err := s.Close(); err != nil && s.Err() == nil {
+				errs[slot] = fmt.Errorf("close slot %d: %w", slot, err)
+			}
+		})
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 
