@@ -87,32 +87,23 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 				done = append(done, slot)
 			}
 		}
-		if onlyFull(errs) {
-			if len(done) == 0 {
-				return false, fmt.Errorf("metadata: %w", store.ErrFull)
-			}
-			m.frees = true // some have it: the others must, out of their reserve
-			continue
-		}
+		full := false
 		for i, slot := range todo {
-			if errs[i] != nil {
+			switch {
+			case errs[i] == nil:
+			case errors.Is(errs[i], shardstore.ErrFull):
+				full = true // no fault of the drive
+			default:
 				if err := e.drop(int(slot), errs[i]); err != nil {
 					return len(done) > 0, err
 				}
 			}
 		}
-	}
-}
-
-func onlyFull(errs []error) bool {
-	full := false
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, shardstore.ErrFull) {
-			return false
+		if full && len(done) == 0 {
+			return false, fmt.Errorf("metadata: %w", store.ErrFull)
 		}
-		full = full || err != nil
+		m.frees = m.frees || full // some have it: the others must, out of their reserve
 	}
-	return full
 }
 
 // targets returns where a mutation of the group goes, if enough drives are in to take it.
@@ -147,15 +138,20 @@ func (e *Engine) commitTo(slots []uint8, fill func(*shardstore.Batch)) []error {
 	return errs
 }
 
-// get reads a record of a group from the first of its drives that gives an answer.
+// get reads a record of a group from the first of its drives that gives an answer, the slow ones last.
 func (e *Engine) get(group int, key []byte) ([]byte, error) {
 	v := e.view.Load()
-	for _, slot := range v.Reads(group) {
-		value, err := e.stores[slot].Get(key, nil)
-		if err == nil || errors.Is(err, shardstore.ErrNotFound) {
-			return value, err
+	for _, slow := range [2]bool{false, true} {
+		for _, slot := range v.Reads(group) {
+			if e.paces[slot].isSlow() != slow {
+				continue
+			}
+			value, err := e.stores[slot].Get(key, nil)
+			if err == nil || errors.Is(err, shardstore.ErrNotFound) {
+				return value, err
+			}
+			e.log.Warn("read of a record failed", "slot", slot, "err", err)
 		}
-		e.log.Warn("read of a record failed", "slot", slot, "err", err)
 	}
 	return nil, fmt.Errorf("%w: group %d has no member left", store.ErrUnavailable, group)
 }

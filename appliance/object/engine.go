@@ -88,6 +88,7 @@ type Engine struct {
 	complained []atomic.Bool  // by slot: its failure is in the log
 	outSince   []atomic.Int64 // by slot: when it went out in this run, in Unix ns; 0 if it did not
 	damaged    []atomic.Int64 // by slot: damaged shards mended in this run
+	paces      []pace         // by slot
 	heals      chan wound
 
 	view  atomic.Pointer[placement.View]
@@ -170,6 +171,7 @@ func open(ctx context.Context, cfg Config) (*Engine, error) {
 		complained: make([]atomic.Bool, len(m.Slots)),
 		outSince:   make([]atomic.Int64, len(m.Slots)),
 		damaged:    make([]atomic.Int64, len(m.Slots)),
+		paces:      make([]pace, len(m.Slots)),
 		heals:      make(chan wound, maxHeals),
 		mender:     mender{wake: make(chan struct{}, 1)},
 		gates:      make([]sync.RWMutex, m.Groups+1), // the last for AllSlots

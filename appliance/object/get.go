@@ -182,17 +182,6 @@ func (e *Engine) writeRun(ctx context.Context, w io.Writer, l *record.Layout, bo
 	return nil
 }
 
-// shard reads one shard of a segment from its drive.
-type shard struct {
-	store *shardstore.Store
-	id    shardstore.ShardID
-}
-
-func (s *shard) ReadShard(off int64, bufs [][]byte) error { return s.store.ReadShard(s.id, off, bufs) }
-
-// Dead implements segment.Mortal.
-func (s *shard) Dead() <-chan struct{} { return s.store.Dead() }
-
 func (e *Engine) writeSegment(ctx context.Context, w io.Writer, l *record.Layout, i int, size, off, n int64) error {
 	seg := &l.Segments[i]
 	geo, err := erasure.NewGeometry(seg.Scheme, size)
@@ -202,6 +191,9 @@ func (e *Engine) writeSegment(ctx context.Context, w io.Writer, l *record.Layout
 	report, err := e.io.Read(ctx, geo, e.shardReaders(l, i), off, n, w)
 	if report.ReconstructedBytes > 0 {
 		e.counters.DegradedReads.Add(1)
+	}
+	for _, index := range report.Slow {
+		e.paces[seg.Slots[index]].late.Add(1)
 	}
 	if len(report.Failed) > 0 {
 		e.noteFailed(l, i, report.Failed)
@@ -241,7 +233,7 @@ func (e *Engine) shardReaders(l *record.Layout, i int) []segment.ShardReader {
 	readers := make([]segment.ShardReader, len(seg.Slots))
 	for j, slot := range seg.Slots {
 		if s := e.live(slot); s != nil {
-			shards[j] = shard{s, shardstore.ShardID{Segment: id, Index: uint8(j)}}
+			shards[j] = shard{e, s, shardstore.ShardID{Segment: id, Index: uint8(j)}, slot}
 			readers[j] = &shards[j]
 		}
 	}

@@ -109,6 +109,7 @@ func (e *Engine) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		for _, slot := range e.view.Load().AllIn() {
+			e.lookForStall(int(slot))
 			if err := e.check(int(slot)); err != nil {
 				_ = e.drop(int(slot), err) // it stays in if it can't be spared
 			}

@@ -62,8 +62,11 @@ type SlotStatus struct {
 	Shards                     int64
 	ReadBytes, WrittenBytes    uint64
 	ReadErrors, ChecksumErrors uint64
-	OutSince                   time.Time // zero if it is in
-	Scrub                      ScrubStatus
+	// Slow: reads use other drives as far as they can. LateReads were not waited for.
+	Slow      bool
+	LateReads uint64
+	OutSince  time.Time // zero if it is in
+	Scrub     ScrubStatus
 }
 
 // Status is how the pool stands.
@@ -100,6 +103,7 @@ func (e *Engine) slotStatus(m *placement.Map, slot int) SlotStatus {
 		s.Failed = err.Error()
 	}
 	s.Here = s.Failed == ""
+	s.Slow, s.LateReads = e.Pace(slot)
 	st := store.Stats()
 	s.SizeBytes, s.FreeBytes, s.Shards = st.DataBytes, st.FreeBytes, st.Shards
 	s.ReadBytes, s.WrittenBytes = st.ReadBytes, st.WrittenBytes

@@ -13,6 +13,16 @@ func (o *IO) slowAfter() time.Duration {
 	return max(o.cfg.HedgeAfter, hedgeFactor*time.Duration(o.readNanos.Load()))
 }
 
+// MedianRead is about the median duration of the shard reads lately; 0 if there was none.
+func (o *IO) MedianRead() time.Duration { return time.Duration(o.readNanos.Load()) }
+
+// took tells a shard how long it took.
+func took(s ShardReader, d time.Duration) {
+	if p, ok := s.(Paced); ok {
+		p.Took(d)
+	}
+}
+
 // observe takes a duration into the running median, which unlike a mean a few hanging drives can't move far.
 // Updates at the same time may overwrite each other; it is an estimate.
 func (o *IO) observe(took time.Duration) {
@@ -46,7 +56,7 @@ func (r *reader) collect(ctx context.Context, win *readWindow) error {
 			continue
 		}
 		r.io.observe(slow)
-		if err := r.hedge(win); err != nil {
+		if err := r.hedge(win, slow); err != nil {
 			return err
 		}
 		slow, waited = 2*slow, 0
@@ -105,6 +115,7 @@ func (r *reader) answer(win *readWindow, c *call) {
 	win.pending--
 	if c.err == nil {
 		r.io.observe(c.took)
+		took(c.reader, c.took)
 		return
 	}
 	win.again = true
@@ -116,7 +127,7 @@ func (r *reader) answer(win *readWindow, c *call) {
 
 // hedge gives up the reads that have not ended, if the other shards can make up for all of them. If not,
 // it is not a shard that is slow, but everything, and more reads would not help.
-func (r *reader) hedge(win *readWindow) error {
+func (r *reader) hedge(win *readWindow, waited time.Duration) error {
 	late := map[int]bool{}
 	for _, c := range win.calls {
 		if !c.answered {
@@ -130,6 +141,7 @@ func (r *reader) hedge(win *readWindow) error {
 		if late[j] && r.usable(j) {
 			r.state[j] = shardSlow
 			r.report.Slow = append(r.report.Slow, j)
+			took(r.shards[j], waited)
 		}
 	}
 	return r.giveUp(win)

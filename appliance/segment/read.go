@@ -15,7 +15,7 @@ type ReadReport struct {
 	// Failed are the shards whose reads gave an error; their bytes want repair. Shards that were nil are
 	// not among them.
 	Failed []ShardError
-	// Slow are the shards that were not waited for.
+	// Slow are the shards that were asked and not waited for.
 	Slow []int
 	// ReconstructedBytes were not read, but computed from other shards.
 	ReconstructedBytes int64
@@ -49,6 +49,8 @@ func (o *IO) Read(ctx context.Context, g erasure.Geometry, shards []ShardReader,
 	for j, s := range shards {
 		if s == nil {
 			r.state[j] = shardBad
+		} else if p, ok := s.(Paced); ok && p.Slow() {
+			r.state[j] = shardSlow
 		}
 	}
 	err = r.run(ctx)

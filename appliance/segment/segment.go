@@ -41,6 +41,14 @@ type ShardReader interface {
 	ReadShard(off int64, bufs [][]byte) error
 }
 
+// Paced is a ShardReader that learns how long its reads take, and may ask to be spared.
+type Paced interface {
+	// Took tells how long a read took, or how long it was waited for in vain.
+	Took(time.Duration)
+	// Slow is asked once a Read: a shard that is slow is read only if the others are too few.
+	Slow() bool
+}
+
 // The errors that callers branch on.
 var (
 	// ErrBodyShort is returned by Write when the body ends before the segment's size.

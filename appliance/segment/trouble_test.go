@@ -249,6 +249,38 @@ func TestSlowShardIsTheLastResort(t *testing.T) {
 	}
 }
 
+// paced is a shard that says whether it is slow.
+type paced struct {
+	*fakeShard
+	slow bool
+	took atomic.Int64
+}
+
+func (p *paced) Took(time.Duration) { p.took.Add(1) }
+func (p *paced) Slow() bool         { return p.slow }
+
+// A shard that says that it is slow is read only if the others are too few.
+func TestSlowShardIsSpared(t *testing.T) {
+	for _, s := range parseSchemes(t, "1+1", "2+2", "4+2") {
+		for lost := range s.Parity + 1 {
+			r := newRig(t, 64<<20, Config{WindowBytes: 1 << 20})
+			g := r.geometry(s, 9<<20)
+			data := payload(g.SizeBytes, 1)
+			from := readers(r.store(g, data), 1<<lost-1)
+			slow := &paced{fakeShard: from[lost].(*fakeShard), slow: true}
+			good := &paced{fakeShard: from[s.Shards()-1].(*fakeShard)}
+			if from[lost] = slow; slow.fakeShard != good.fakeShard {
+				from[s.Shards()-1] = good
+			}
+			r.wantRange(g, from, data, 0, g.SizeBytes)
+			needed := lost == s.Parity
+			if asked := slow.reads > 0; asked != needed || asked != (slow.took.Load() > 0) {
+				t.Errorf("%v, %d lost: slow shard asked %d times, told %d; want some: %v", s, lost, slow.reads, slow.took.Load(), needed)
+			}
+		}
+	}
+}
+
 // A degraded read in an arena that has no memory left for the scratch gives back its own and gets through.
 func TestStarvedArena(t *testing.T) {
 	for _, s := range parseSchemes(t, "2+2", "4+2", "8+4") {

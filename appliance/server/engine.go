@@ -71,6 +71,7 @@ func (v *view) driveStates() []metrics.Drive {
 	list := make([]metrics.Drive, 0, len(m.Slots))
 	for slot, s := range m.Slots {
 		d := metrics.Drive{Slot: slot, ID: s.Drive, State: "missing"}
+		d.Slow, d.LateReads = v.engine.Pace(slot)
 		if store := v.engine.Store(slot); store != nil {
 			stats := store.Stats()
 			d.Path, d.State = v.drives.path(store), string(s.State)

@@ -53,7 +53,8 @@ func (v *view) Drives() []api.Drive {
 		slot := &s.Slots[i]
 		d := api.Drive{Slot: slot.Slot, ID: slot.Drive, State: stateOf(slot), Error: slot.Failed, OutSince: timeOf(slot.OutSince),
 			SizeBytes: slot.SizeBytes, Shards: slot.Shards, ReadBytes: slot.ReadBytes, WrittenBytes: slot.WrittenBytes,
-			ReadErrors: slot.ReadErrors, ChecksumErrors: slot.ChecksumErrors, Scrub: scrubOf(&slot.Scrub)}
+			ReadErrors: slot.ReadErrors, ChecksumErrors: slot.ChecksumErrors, Slow: slot.Slow, LateReads: slot.LateReads,
+			Scrub: scrubOf(&slot.Scrub)}
 		if store := v.engine.Store(slot.Slot); store != nil {
 			d.Path, d.UsedBytes = v.drives.path(store), slot.SizeBytes-slot.FreeBytes
 		}

@@ -80,6 +80,8 @@ type Drive struct {
 	WrittenBytes   uint64     `json:"written_bytes"` // since the start
 	ReadErrors     uint64     `json:"read_errors"`
 	ChecksumErrors uint64     `json:"checksum_errors"`
+	Slow           bool       `json:"slow,omitempty"` // reads use other drives as far as they can
+	LateReads      uint64     `json:"late_reads"`     // not waited for, since the start
 	Scrub          Scrub      `json:"scrub"`
 }
 

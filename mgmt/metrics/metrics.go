@@ -27,6 +27,8 @@ type Drive struct {
 	SizeBytes, FreeBytes    int64 // 0 where it isn't here
 	ReadBytes, WrittenBytes uint64
 	ChecksumErrors          uint64
+	Slow                    bool
+	LateReads               uint64 // reads that were not waited for
 }
 
 // Arena is the use of the I/O buffers, in bytes.

@@ -22,7 +22,7 @@ func testSet() *Set {
 		Drives: func() []Drive {
 			return []Drive{
 				{Slot: 0, ID: "u0", Path: "/d/00", State: "in", SizeBytes: 300, FreeBytes: 30, ReadBytes: 7, WrittenBytes: 9,
-					ChecksumErrors: 1},
+					ChecksumErrors: 1, Slow: true, LateReads: 6},
 				{Slot: 11, ID: "u1", State: "missing"},
 			}
 		},
@@ -67,6 +67,9 @@ func TestScrape(t *testing.T) {
 		`millrace_drive_read_bytes_total{drive="00"} 7`,
 		`millrace_drive_written_bytes_total{drive="00"} 9`,
 		`millrace_drive_checksum_errors_total{drive="00"} 1`,
+		`millrace_drive_slow{drive="00"} 1`,
+		`millrace_drive_slow{drive="11"} 0`,
+		`millrace_drive_late_reads_total{drive="00"} 6`,
 		`millrace_drive_state{drive="11",state="missing"} 1`,
 		`millrace_drive_info{drive="00",path="/d/00",uuid="u0"} 1`,
 		`millrace_pool_capacity_bytes 200`,

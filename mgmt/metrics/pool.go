@@ -55,6 +55,8 @@ func (p *pool) collectDrives(
 	read := desc("millrace_drive_read_bytes_total", "Bytes read from the drive's data area.", "drive")
 	written := desc("millrace_drive_written_bytes_total", "Bytes written to the drive's data area.", "drive")
 	damaged := desc("millrace_drive_checksum_errors_total", "Blocks read that did not match their checksum.", "drive")
+	late := desc("millrace_drive_late_reads_total", "Reads that were not waited for: other drives made up for them.", "drive")
+	slow := desc("millrace_drive_slow", "1 if the drive is slower than the others, so that reads spare it.", "drive")
 	size := desc("millrace_drive_size_bytes", "Size of the drive's data area.", "drive")
 	free := desc("millrace_drive_free_bytes", "Free bytes of the drive's data area.", "drive")
 	state := desc("millrace_drive_state", "1 for the state that the drive is in.", "drive", "state")
@@ -65,6 +67,8 @@ func (p *pool) collectDrives(
 		count(read, d.ReadBytes, label)
 		count(written, d.WrittenBytes, label)
 		count(damaged, d.ChecksumErrors, label)
+		count(late, d.LateReads, label)
+		gauge(slow, flag(d.Slow), label)
 		gauge(size, float64(d.SizeBytes), label)
 		gauge(free, float64(d.FreeBytes), label)
 		for _, s := range []string{"in", "out", "missing"} {

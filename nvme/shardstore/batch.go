@@ -30,6 +30,7 @@ type Batch struct {
 	deletes []ShardID
 	grows   bool // it holds more than deletes
 	frees   bool // it may use the reserve all the same
+	shrinks bool // it deletes something
 	err     error
 	one     [1]*ShardWriter // room for the usual case
 }
@@ -60,6 +61,7 @@ func (b *Batch) PutShard(w *ShardWriter) {
 // the shard leaves the new one, whatever the order of the calls.
 func (b *Batch) DeleteShard(id ShardID) {
 	b.deletes = append(b.deletes, id)
+	b.shrinks = true
 	b.checkShards()
 }
 
@@ -91,6 +93,7 @@ func (b *Batch) Delete(key []byte) {
 	if !b.check(len(key), 0) {
 		return
 	}
+	b.shrinks = true
 	op := b.pb.DeleteDeferred(1 + len(key))
 	putEngineKey(op.Key, key)
 	b.note(op.Finish())
@@ -104,6 +107,7 @@ func (b *Batch) DeleteRange(lo, hi []byte) {
 	}
 	lower, upper := engineBounds(nil, lo, hi)
 	if bytes.Compare(lower, upper) < 0 {
+		b.shrinks = true
 		b.note(b.pb.DeleteRange(lower, upper, nil))
 	}
 }

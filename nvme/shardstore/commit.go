@@ -32,8 +32,11 @@ func (s *Store) Commit(ctx context.Context, b *Batch, sync bool) error {
 	if err := s.backlog.wait(); err != nil {
 		return s.Err()
 	}
-	if b.grows && !b.frees && !s.room.enough(b.pb.Len(), s.ops.Now()) {
-		return fmt.Errorf("metadata: %w", ErrFull)
+	if b.grows && !s.room.enough(b.pb.Len(), s.ops.Now()) {
+		s.makeRoom()
+		if !b.frees {
+			return fmt.Errorf("metadata: %w", ErrFull)
+		}
 	}
 	if len(b.puts) == 0 && len(b.deletes) == 0 {
 		return s.apply(b, sync)
@@ -140,6 +143,9 @@ func (s *Store) apply(b *Batch, sync bool) error {
 		return err
 	}
 	s.commits.Add(1)
+	if b.shrinks {
+		s.relief.noteDeleted()
+	}
 	if len(pending) > 0 {
 		s.space.settle(pending)
 	}

@@ -45,6 +45,7 @@ type Store struct {
 	busy     busyShards
 	room     metaRoom
 	backlog  backlog
+	relief   relief
 	gate     gate
 	ops      *running.Ops  // calls to the device and the metadata file system
 	stop     chan struct{} // closed at the end of Close
@@ -160,6 +161,7 @@ func newStore(o *Options, label Label) *Store {
 		}
 	})
 	s.room.init(s.guard, o.MetaDir, o.MetaReserveBytes)
+	s.relief.init()
 	s.backlog.init(s.guard.Dead())
 	go s.backlog.run(&s.gate, s.stop)
 	if o.OpDeadline > 0 {
@@ -278,6 +280,7 @@ func (s *Store) Close() error {
 
 func (s *Store) close() error {
 	defer close(s.stop)
+	s.relief.stop()
 	s.gate.close()
 	if s.ownCache {
 		defer s.cache.Close()

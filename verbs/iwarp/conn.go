@@ -41,8 +41,9 @@ type conn struct {
 	begun, covered uint64
 	ended          uint64 // number of the newest that has completed
 
-	tx sender
-	rx receiver
+	txMu sync.Mutex // for tx; held while TCP is waited for
+	tx   sender
+	rx   receiver
 	progress
 }
 
@@ -178,35 +179,37 @@ func (c *conn) post(wr *verbs.WorkRequest, q *verbs.Queue) error {
 		q.Cancel()
 		return err
 	}
-	err := c.enqueue(p)
+	first, err := c.enqueue(p)
 	if err != nil {
 		c.dev.release(wr.Local)
 		q.Cancel()
 		return err
 	}
+	if first {
+		c.send(p.bytes)
+	}
 	return nil
 }
 
-func (c *conn) enqueue(p posted) error {
+// enqueue says whether the work request is the first to be sent: else those before it are under way or blocked.
+func (c *conn) enqueue(p posted) (first bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.why(); err != nil {
-		return err
+		return false, err
 	}
 	if c.ord == 0 && p.wr.Op != verbs.OpRecv {
-		return fmt.Errorf("peer allows no READ, so nothing can be fenced: %w", verbs.ErrPeer)
+		return false, fmt.Errorf("peer allows no READ, so nothing can be fenced: %w", verbs.ErrPeer)
 	}
 	to, limit := &c.sends, c.dev.cfg.SendDepth
 	if p.wr.Op == verbs.OpRecv {
 		to, limit = &c.recvs, c.dev.cfg.RecvDepth
-	} else if c.sends.len() == 0 {
-		defer c.poke()
 	}
 	if to.len() >= limit {
-		return verbs.ErrQueueFull
+		return false, verbs.ErrQueueFull
 	}
 	to.push(p)
-	return nil
+	return to == &c.sends && to.len() == 1, nil
 }
 
 // complete ends a work request, after which its memory is the caller's again.
@@ -222,9 +225,11 @@ func (c *conn) complete(p *posted, n int64, err error) {
 	p.queue.Complete(done)
 }
 
-// finish runs when neither goroutine touches memory any more.
+// finish runs when both goroutines have ended. Nobody touches memory once it has txMu.
 func (c *conn) finish() {
 	_ = c.tcp.Close()
+	c.txMu.Lock()
+	defer c.txMu.Unlock()
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = fmt.Errorf("connection ended: %w", verbs.ErrPeer)

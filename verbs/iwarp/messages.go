@@ -101,7 +101,9 @@ func (c *conn) onReadResponse(h *header) (fault, error) {
 	}
 	done := c.reads.pop()
 	c.asked.Add(-1)
-	defer c.poke()
+	if c.sends.len() > 0 || c.begun > c.covered { // it may have waited for this
+		c.poke()
+	}
 	if done.fence == 0 {
 		c.complete(&done.work, done.work.bytes, nil)
 		return noFault, nil
@@ -234,12 +236,15 @@ func (c *conn) onReadRequest(h *header) (fault, error) {
 		}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.answers.len() >= c.dev.cfg.InboundReads {
+	full := c.answers.len() >= c.dev.cfg.InboundReads
+	if !full {
+		c.answers.push(a)
+	}
+	c.mu.Unlock()
+	if full {
 		return faultNoBuffer, nil
 	}
-	c.answers.push(a)
-	c.poke()
+	c.send(int64(a.req.size))
 	return noFault, nil
 }
 

@@ -22,7 +22,7 @@ const (
 	glueRoom = 128
 )
 
-// sender is the state of the sending side. Only the sending goroutine uses it, and finish after it.
+// sender is the state of the sending side. It is used with txMu held.
 type sender struct {
 	// The message being sent.
 	work    posted
@@ -51,6 +51,7 @@ type sender struct {
 	settled []posted // unfenced work that is done with the batch
 
 	try    func(fd uintptr) bool
+	wait   bool // for TCP to take more
 	errno  unix.Errno
 	broken bool // bound was revoked
 }
@@ -72,25 +73,59 @@ func (t *sender) abandon(c *conn, err error) {
 	}
 }
 
+// sendAll is the sending goroutine. It sends what others could not send on the spot.
 func (c *conn) sendAll() {
+	for c.sendRest() {
+		<-c.wake
+	}
+}
+
+func (c *conn) sendRest() bool {
+	c.txMu.Lock()
+	defer c.txMu.Unlock()
+	return c.pump(true)
+}
+
+// atOnceBytes is how large a message may be to be sent on the spot. TCP seldom takes more at once.
+const atOnceBytes = 64 << 10
+
+// send sends a message of n bytes, and what else there is: a small one on the caller's goroutine, as far as
+// TCP takes it at once, so that nobody has to be woken. The rest is the sending goroutine's.
+func (c *conn) send(n int64) {
+	if n > atOnceBytes || !c.txMu.TryLock() {
+		c.poke() // who has it may have looked already
+		return
+	}
+	defer c.txMu.Unlock()
+	c.pump(false)
+}
+
+// pump sends until there is nothing to send, or, if it may not wait, TCP takes no more. It says whether there
+// may ever be more. The caller holds c.txMu.
+func (c *conn) pump(wait bool) bool {
+	t := &c.tx
 	for {
-		c.fill()
-		t := &c.tx
-		if t.size == 0 {
-			if c.Err() != nil && !c.blaming() {
-				return
+		if len(t.pending) == 0 {
+			if t.over {
+				return false
 			}
-			<-c.wake
-			continue
+			c.fill()
+			t.pending = t.vectors
 		}
-		if err := c.flush(); err != nil {
+		if t.size == 0 {
+			return c.Err() == nil || c.blaming()
+		}
+		if err := c.flush(wait); err != nil {
 			c.fail(err)
-			return
+			return false
+		}
+		if len(t.pending) > 0 {
+			c.poke()
+			return true
 		}
 		c.settle()
 		if t.over {
 			_ = c.tcp.CloseWrite()
-			return
 		}
 	}
 }
@@ -315,26 +350,28 @@ func (c *conn) endMessage() {
 	}
 }
 
-// flush gives the batch to TCP.
-func (c *conn) flush() error {
+// flush gives what is pending to TCP: all of it, or, if it may not wait, what TCP takes.
+func (c *conn) flush(wait bool) error {
 	t := &c.tx
-	t.pending, t.errno, t.broken = t.vectors, 0, false
+	t.wait, t.errno, t.broken = wait, 0, false
 	c.sending.Store(true)
 	err := c.raw.Write(t.try)
-	c.sending.Store(false)
-	t.pending = nil
 	switch {
 	case t.broken:
-		return fmt.Errorf("binding closed while it was read: %w", verbs.ErrAccess)
+		err = fmt.Errorf("binding closed while it was read: %w", verbs.ErrAccess)
 	case t.errno != 0:
-		return errors.Join(verbs.ErrPeer, t.errno)
+		err = errors.Join(verbs.ErrPeer, t.errno)
 	case err != nil:
-		return errors.Join(verbs.ErrPeer, err)
+		err = errors.Join(verbs.ErrPeer, err)
 	}
-	return nil
+	if err != nil {
+		t.pending = nil
+	}
+	c.sending.Store(len(t.pending) > 0)
+	return err
 }
 
-// tryWrite writes until TCP takes no more (false) or nothing is left.
+// tryWrite writes until nothing is left or TCP takes no more, and says false if it must be called again.
 func (c *conn) tryWrite(fd uintptr) bool {
 	t := &c.tx
 	for len(t.pending) > 0 {
@@ -356,7 +393,7 @@ func (c *conn) tryWrite(fd uintptr) bool {
 			c.taken.Add(uint64(n))
 		case unix.EINTR:
 		case unix.EAGAIN:
-			return false
+			return !t.wait
 		default:
 			t.errno = errno
 			return true

@@ -194,6 +194,9 @@ func drawDrives(w io.Writer, drives []api.Drive, now time.Time) {
 }
 
 func stateText(d *api.Drive, now time.Time) string {
+	if d.OutSince == nil && d.Slow {
+		return d.State + ", slow"
+	}
 	if d.OutSince == nil {
 		return d.State
 	}

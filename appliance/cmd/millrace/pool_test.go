@@ -22,7 +22,7 @@ func TestDrawPool(t *testing.T) {
 				TotalBytes: 100 << 20, BytesPerSecond: 1 << 20, SecondsLeft: 75}},
 			Scrub: api.Scrub{Finished: at(-50 * time.Hour), Next: at(90 * time.Minute), DamagedShards: 1}},
 		Drives: []api.Drive{
-			{Slot: 0, State: "in", SizeBytes: 2 << 30, UsedBytes: 1 << 30, Path: "/d/00", Scrub: api.Scrub{Finished: at(-3 * time.Minute)}},
+			{Slot: 0, State: "in", Slow: true, SizeBytes: 2 << 30, UsedBytes: 1 << 30, Path: "/d/00", Scrub: api.Scrub{Finished: at(-3 * time.Minute)}},
 			{Slot: 1, State: "missing", SizeBytes: 2 << 30, OutSince: at(-65 * time.Second)},
 			{Slot: 2, State: "failed", Error: "no more", SizeBytes: 2 << 30, ChecksumErrors: 2, ReadErrors: 1, Path: "/d/02",
 				Scrub: api.Scrub{Progress: api.Progress{Running: true, DoneBytes: 1, TotalBytes: 2, BytesPerSecond: 3 << 20}}},
@@ -38,7 +38,7 @@ fill    all drives have their records
 scrub   ended 2d ago, 1 damaged shards found, next in 1:30h
 
 SLOT  STATE         USED               OF       ERRORS  SCRUB          PATH
-00    in            [=====     ]  50%  2.0 GiB  0       3:00 ago       /d/00
+00    in, slow      [=====     ]  50%  2.0 GiB  0       3:00 ago       /d/00
 01    missing 1:05  [          ]   0%  2.0 GiB  0       -              -
 02    failed        [          ]   0%  2.0 GiB  3       50% 3.0 MiB/s  /d/02
 slot 02 failed: no more
