@@ -140,12 +140,14 @@ func (e *Engine) commitTo(slots []uint8, fill func(*shardstore.Batch)) []error {
 
 // get reads a record of a group from the first of its drives that gives an answer, the slow ones last.
 func (e *Engine) get(group int, key []byte) ([]byte, error) {
-	v := e.view.Load()
-	for _, slow := range [2]bool{false, true} {
-		for _, slot := range v.Reads(group) {
-			if e.paces[slot].isSlow() != slow {
+	var asked uint64 // by place among the drives, of which there are m+1 at most
+	reads := e.view.Load().Reads(group)
+	for _, all := range [2]bool{false, true} {
+		for i, slot := range reads {
+			if asked>>i&1 != 0 || !all && e.paces[slot].isSlow() {
 				continue
 			}
+			asked |= 1 << i
 			value, err := e.stores[slot].Get(key, nil)
 			if err == nil || errors.Is(err, shardstore.ErrNotFound) {
 				return value, err
