@@ -35,6 +35,7 @@ type patient struct {
 	slot int
 	rng  *rand.Rand
 	meta metaTrouble
+	also []blockdev.Rule // those that it has after a restart, too
 	hold chan struct{} // what hangs is stuck until this is closed
 	held []*shardstore.ShardWriter
 }
@@ -79,7 +80,12 @@ type ailment struct {
 }
 
 func rule(r blockdev.Rule) func(*patient, *object.Engine) {
-	return func(p *patient, _ *object.Engine) { p.fault.Add(r) }
+	return func(p *patient, _ *object.Engine) { p.add(r) }
+}
+
+func (p *patient) add(r blockdev.Rule) {
+	p.also = append(p.also, r)
+	p.fault.Add(r)
 }
 
 // sometimes is rule for one operation in n.
@@ -90,13 +96,13 @@ func sometimes(n int, r blockdev.Rule) func(*patient, *object.Engine) {
 		r.Match = func(op blockdev.Op) bool {
 			return rand.New(rand.NewPCG(seed, uint64(op.Total))).IntN(n) == 0
 		}
-		p.fault.Add(r)
+		p.add(r)
 	}
 }
 
 // stuck is rule for an operation that hangs.
 func stuck(kind blockdev.OpKind) func(*patient, *object.Engine) {
-	return func(p *patient, _ *object.Engine) { p.fault.Add(blockdev.Rule{Kind: kind, Hold: p.hold}) }
+	return func(p *patient, _ *object.Engine) { p.add(blockdev.Rule{Kind: kind, Hold: p.hold}) }
 }
 
 // flips are offsets all over the part of a drive that a test fills.
@@ -126,7 +132,9 @@ func ailments() []ailment {
 		{"torn writes", sometimes(2, blockdev.Rule{Kind: blockdev.WriteOp, Torn: true, LandBytes: 5000})},
 		{"misdirected writes", sometimes(2, blockdev.Rule{Kind: blockdev.WriteOp, ShiftBytes: 64 << 10})},
 		{"flipped bits", rule(blockdev.Rule{Kind: blockdev.ReadOp, FlipAt: flips()})},
-		{"gone", func(p *patient, _ *object.Engine) { p.fault.Vanish() }},
+		{"gone", rule(blockdev.Rule{Gone: true})},
+		{"a few errors", rule(blockdev.Rule{Err: failed, Times: 3})},
+		{"a few read errors", rule(blockdev.Rule{Kind: blockdev.ReadOp, Err: failed, Times: 3})},
 		{"pulled", func(p *patient, _ *object.Engine) { p.absent.Store(true) }},
 		{"data area full", func(p *patient, e *object.Engine) { p.fillData(e) }},
 		{"metadata full", func(p *patient, _ *object.Engine) { p.meta.short.Store(true) }},
@@ -211,6 +219,7 @@ func (w *ward) admit(slots []int) {
 			return
 		}
 		o.OpDeadline, o.MetaReserveBytes = sickDeadline, 1<<20
+		d.fault.Add(p.also...)
 		o.MetaFS = errorfs.Wrap(limitedFS{d.fs, &p.meta}, &p.meta)
 	}
 }
@@ -232,6 +241,7 @@ func (w *ward) discharge() {
 		close(p.hold)
 		p.hold = make(chan struct{})
 		p.fault.Heal()
+		p.also = nil
 		p.meta.do.Store(nil)
 		p.meta.short.Store(false)
 		for _, h := range p.held {

@@ -77,6 +77,9 @@ func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 	}
 	bounded(t, "reading from failing drives", func() { readAll(t, e, want, ledgers) })
 	bounded(t, "Close with failing drives", func() { _ = e.Close() })
+	if rng.IntN(2) == 0 {
+		w.restartIll(want, ledgers)
+	}
 	w.discharge()
 	w.wantNothingLeft() // a store that was left behind holds its drive until it has ended
 	e = w.open()
@@ -89,6 +92,20 @@ func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 	closeEngine(t, e)
 	w.wantNothingLeft()
 	return refused
+}
+
+// restartIll opens the pool while its drives fail, and reads all.
+func (w *ward) restartIll(want map[string][]byte, ledgers []*ledger) {
+	t := w.t.(*testing.T)
+	bounded(t, "a restart with failing drives", func() {
+		e, err := w.openRest()
+		if err != nil {
+			t.Errorf("Open with failing drives = %v; want nil", err)
+			return
+		}
+		readAll(t, e, want, ledgers)
+		_ = e.Close() // the failing ones can't end well
+	})
 }
 
 // ledger is what a worker did to its own keys: for each, all that it may hold now; nil is nothing.
