@@ -183,26 +183,3 @@ func TestReaderOutlivesItsVersion(t *testing.T) {
 	}
 	waitFor(t, "the version's space", func() bool { return e.Store(0).Stats().Shards == 1 })
 }
-
-func TestFull(t *testing.T) {
-	b := newBox(t, erasure.Scheme{Data: 2, Parity: 1}, 3)
-	e := b.open()
-	defer closeEngine(t, e)
-	mustBucket(t, e, "b")
-	body := noise(1, 32<<20)
-	n, err := 0, error(nil)
-	for ; err == nil && n < 100; n++ {
-		_, err = put(e, "b", fmt.Sprintf("k%d", n), body)
-	}
-	if !errors.Is(err, store.ErrFull) {
-		t.Fatalf("Put number %d = %v; want ErrFull in the end", n, err)
-	}
-	wantBytes(t, e, "b", "k0", body)
-	for i := range n {
-		if err := e.Delete(context.Background(), store.DeleteRequest{Bucket: "b", Key: fmt.Sprintf("k%d", i)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	waitFor(t, "space", func() bool { return e.Store(0).Stats().Shards == 0 })
-	mustPut(t, e, "b", "again", body)
-}

@@ -185,6 +185,7 @@ type metaRoom struct {
 const (
 	roomEveryBytes = 1 << 20
 	roomEvery      = time.Second
+	tightReserves  = 4
 )
 
 func (m *metaRoom) init(fs *guardfs.FS, dir string, reserveBytes int64) {
@@ -204,13 +205,28 @@ func (m *metaRoom) enough(n int, now time.Duration) bool {
 	}
 	if m.asked.CompareAndSwap(asked, int64(now)) {
 		m.writtenBytes.Store(0)
-		if usage, err := m.fs.GetDiskUsage(m.dir); err == nil {
-			m.freeBytes.Store(int64(usage.AvailBytes))
-		} else {
-			m.freeBytes.Store(-1) // memory has no limit to tell
-		}
+		m.ask()
 	}
 	return !m.short()
+}
+
+// ask asks the file system.
+func (m *metaRoom) ask() {
+	if m.reserveBytes < 0 {
+		return
+	}
+	if usage, err := m.fs.GetDiskUsage(m.dir); err == nil {
+		m.freeBytes.Store(int64(usage.AvailBytes))
+	} else {
+		m.freeBytes.Store(-1) // memory has no limit to tell
+	}
+}
+
+// tight says whether there is so little that a compaction must not copy bodies without need: while it runs, they are
+// there twice.
+func (m *metaRoom) tight() bool {
+	free := m.freeBytes.Load()
+	return free >= 0 && free < tightReserves*m.reserveBytes
 }
 
 func (m *metaRoom) short() bool {

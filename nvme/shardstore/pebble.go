@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime"
 	"time"
 
@@ -61,17 +62,25 @@ func (s *Store) syncInterval() time.Duration {
 	return syncPause
 }
 
+// rewriteAge is how old a file of bodies is before it is rewritten: in a younger one more may soon be garbage.
+const rewriteAge = 5 * time.Second
+
 // valueSeparation keeps the bodies of small objects out of the sorted tables: compactions move references
 // instead of bytes, and a look-up reads small tables. What was deleted is given back by rewriting a file
-// of bodies once a fifth of it is garbage.
-func valueSeparation() pebble.ValueSeparationPolicy {
-	return pebble.ValueSeparationPolicy{
+// of bodies once a fifth of it is garbage. Compactions put bodies that lie scattered together again, where there is
+// space for that.
+func (s *Store) valueSeparation() pebble.ValueSeparationPolicy {
+	p := pebble.ValueSeparationPolicy{
 		Enabled:               true,
 		MinimumSize:           1 << 10,
 		MaxBlobReferenceDepth: 10,
-		RewriteMinimumAge:     time.Minute,
+		RewriteMinimumAge:     rewriteAge,
 		TargetGarbageRatio:    0.2,
 	}
+	if s.room.tight() {
+		p.MaxBlobReferenceDepth = math.MaxInt
+	}
+	return p
 }
 
 func (s *Store) pebbleOptions(o *Options) *pebble.Options {
@@ -91,7 +100,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 		Cache:                       s.cache.blocks,
 		FileCache:                   s.cache.files,
 	}
-	po.Experimental.ValueSeparationPolicy = valueSeparation
+	po.Experimental.ValueSeparationPolicy = s.valueSeparation
 	for i := range po.Levels {
 		po.Levels[i].BlockSize = 16 << 10
 		po.Levels[i].IndexBlockSize = 64 << 10
@@ -106,9 +115,10 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
 	po := s.pebbleOptions(o)
 	po.ErrorIfExists, po.ErrorIfNotExists = create, !create
-	sched := newScheduler(s.guard)
-	po.Experimental.CompactionScheduler = sched
+	s.compactions = newScheduler(s.guard)
+	po.Experimental.CompactionScheduler = s.compactions
 	db, err := apart(s.guard, func() (*pebble.DB, error) {
+		s.room.ask()
 		db, err := pebble.Open(o.MetaDir, po)
 		if mark := s.guard.Err(); err == nil && mark != nil {
 			_ = db.Close() // what matters is the mark
@@ -120,7 +130,7 @@ func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
 	case err == nil:
 		s.backlog.db.Store(db)
 		s.backlog.touch()
-		sched.open()
+		s.compactions.open()
 		return db, nil
 	case mark != nil:
 		err = mark

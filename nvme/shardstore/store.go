@@ -46,13 +46,15 @@ type Store struct {
 	room     metaRoom
 	backlog  backlog
 	relief   relief
-	gate     gate
-	ops      *running.Ops  // calls to the device and the metadata file system
-	stop     chan struct{} // closed at the end of Close
-	keys     sync.Pool     // *keyBuffer
-	syncing  atomic.Int32  // commits that wait for a sync of the log
-	closing  sync.Once
-	closeErr error
+
+	compactions *scheduler
+	gate        gate
+	ops         *running.Ops  // calls to the device and the metadata file system
+	stop        chan struct{} // closed at the end of Close
+	keys        sync.Pool     // *keyBuffer
+	syncing     atomic.Int32  // commits that wait for a sync of the log
+	closing     sync.Once
+	closeErr    error
 
 	counters
 }
