@@ -45,9 +45,13 @@ type Config struct {
 	ScrubInterval time.Duration `toml:"scrub-interval"`
 	ScrubRate     Size          `toml:"scrub-rate"`
 	RepairRate    Size          `toml:"repair-rate"`
-	LogFormat     string        `toml:"log-format"` // LogText or LogJSON
-	LogLevel      string        `toml:"log-level"`  // debug, info, warn or error
-	Pprof         bool          `toml:"pprof"`
+	// RelocateAfter is how long a drive is waited for before its data is made anew on the others.
+	RelocateAfter time.Duration `toml:"relocate-after"`
+	// Replace names slots whose drives are gone for good, each with where the new one is: "3" or "3=/dev/nvme7n1".
+	Replace   []string `toml:"replace"`
+	LogFormat string   `toml:"log-format"` // LogText or LogJSON
+	LogLevel  string   `toml:"log-level"`  // debug, info, warn or error
+	Pprof     bool     `toml:"pprof"`
 }
 
 // The values of RDMA.
@@ -99,6 +103,7 @@ func Default() Config {
 		DrainTimeout:   30 * time.Second,
 		ScrubInterval:  14 * 24 * time.Hour,
 		ScrubRate:      64 * MiB,
+		RelocateAfter:  10 * time.Minute,
 		LogFormat:      LogText,
 		LogLevel:       "info",
 	}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/appliance/erasure"
 )
@@ -152,6 +154,12 @@ func (c *Config) validateRest() error {
 	if c.ScrubRate < 0 || c.RepairRate < 0 {
 		errs = append(errs, errors.New("scrub-rate, repair-rate: negative"))
 	}
+	if c.RelocateAfter <= 0 {
+		errs = append(errs, fmt.Errorf("relocate-after %v: want more than 0", c.RelocateAfter))
+	}
+	if _, err := c.Replacements(); err != nil {
+		errs = append(errs, err)
+	}
 	if c.LogFormat != LogText && c.LogFormat != LogJSON {
 		errs = append(errs, fmt.Errorf("log-format %q: want text or json", c.LogFormat))
 	}
@@ -159,6 +167,25 @@ func (c *Config) validateRest() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// Replacements returns Replace, parsed: a path for each slot, "" for the old place of a virtual drive.
+func (c *Config) Replacements() (map[int]string, error) {
+	list := map[int]string{}
+	for _, text := range c.Replace {
+		number, path, named := strings.Cut(text, "=")
+		slot, err := strconv.Atoi(number)
+		switch _, twice := list[slot]; {
+		case err != nil || slot < 0 || slot >= MaxDrives || named && path == "":
+			return nil, fmt.Errorf("replace %q: want SLOT or SLOT=PATH", text)
+		case twice:
+			return nil, fmt.Errorf("replace: slot %d twice", slot)
+		case !named && c.Dir == "":
+			return nil, fmt.Errorf("replace %q: want SLOT=PATH where there is no --dir", text)
+		}
+		list[slot] = path
+	}
+	return list, nil
 }
 
 // Level returns LogLevel as slog knows it.

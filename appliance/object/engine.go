@@ -34,6 +34,8 @@ type Member struct {
 	Store *shardstore.Store
 	// Present returns an error once the drive is no longer where it was opened; nil means always there.
 	Present func() error
+	// New says that the drive was formatted to replace the one of its slot, which must not be there.
+	New bool
 }
 
 // Config is what an engine is made of.
@@ -122,6 +124,7 @@ type Counters struct {
 	RolledForward  atomic.Uint64 // mutations completed at open
 	OrphanShards   atomic.Uint64 // shards of broken-off writes freed at open
 	MendedShards   atomic.Uint64 // shards made anew
+	MovedShards    atomic.Uint64 // shards moved to where they belong
 	Resynced       atomic.Uint64 // drives brought up to date from the op-logs
 	FilledRecords  atomic.Uint64 // records copied to drives that lacked them
 	ScrubbedBytes  atomic.Uint64 // read by scrubs
@@ -132,7 +135,8 @@ type Counters struct {
 }
 
 // Open opens the pool that the members belong to. Drives of the map that are not among them, that die
-// meanwhile, or that share an identity are out from then on, durably. The engine owns the stores from then on, also
+// meanwhile, or that share an identity are out from then on, durably; drives of the pool that the map does not name,
+// since they were replaced, are left out. The engine owns the stores from then on, also
 // after an error, when it has closed them.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e, err := Inspect(ctx, cfg)

@@ -24,7 +24,7 @@ func openLiving(ctx context.Context, cfg Config) (*Engine, error) {
 		cfg.Members = members
 		e, err := open(ctx, cfg)
 		if err == nil {
-			closeOthers(all, members)
+			e.closeOthers(all)
 			return e, nil
 		}
 		members = living(members)
@@ -36,9 +36,9 @@ func openLiving(ctx context.Context, cfg Config) (*Engine, error) {
 }
 
 // closeOthers closes the members that the engine goes without.
-func closeOthers(all, members []Member) {
+func (e *Engine) closeOthers(all []Member) {
 	for _, m := range all {
-		if !slices.ContainsFunc(members, func(o Member) bool { return o.Store == m.Store }) {
+		if !slices.Contains(e.stores, m.Store) {
 			_ = m.Store.Close() // why it is left out has been told
 		}
 	}

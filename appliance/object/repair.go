@@ -23,6 +23,7 @@ type wound struct {
 	segment int
 	bad     []int     // shard indexes
 	found   time.Time // when they were found damaged; zero if they are missing
+	moves   bool      // they are whole, and to move to the slots that come first in the segment's order
 }
 
 func (w *wound) shard(index int) shardstore.ShardID {
@@ -167,7 +168,7 @@ func (e *Engine) mendSegment(ctx context.Context, w *wound) (mended bool, err er
 }
 
 // openReplacements reserves space for the bad shards: in their own slots if those are in, in slots that the segment
-// doesn't use yet if they are lost. It gives nil if that can't be done for all of them now.
+// doesn't use yet if they are lost or the shards are to move. It gives nil if that can't be done for all of them now.
 func (e *Engine) openReplacements(ctx context.Context, w *wound, geo erasure.Geometry) *shardSet {
 	old := w.layout.Segments[w.segment]
 	set := &shardSet{id: shardstore.SegmentID(w.layout.Instance.Segment(w.segment)),
@@ -176,13 +177,18 @@ func (e *Engine) openReplacements(ctx context.Context, w *wound, geo erasure.Geo
 	v := e.view.Load()
 	for _, index := range w.bad {
 		candidates := []uint8{old.Slots[index]}
+		unused := slices.DeleteFunc(v.SegmentOrder(set.id[:]), func(s uint8) bool {
+			return slices.Contains(set.seg.Slots, s)
+		})
 		switch v.Slots[old.Slots[index]].State {
 		case placement.Out: // since a moment ago
 			candidates = nil
 		case placement.Lost:
-			candidates = slices.DeleteFunc(v.SegmentOrder(set.id[:]), func(s uint8) bool {
-				return slices.Contains(set.seg.Slots, s)
-			})
+			candidates = unused
+		default:
+			if w.moves {
+				candidates = unused
+			}
 		}
 		for _, slot := range candidates {
 			sw, err := e.stores[slot].NewShard(ctx, shardstore.ShardID{Segment: set.id, Index: uint8(index)}, geo.ShardBytes())
@@ -213,6 +219,13 @@ func (e *Engine) commitMended(w *wound, set *shardSet) error {
 			return e.drop(int(slot), err) // the shard is found again as missing
 		}
 	}
+	var left *departure
+	if w.moves {
+		var err error
+		if left, err = e.depart(w); err != nil {
+			return err // the new shards stay pending
+		}
+	}
 	kept, err := e.refer(w, set)
 	if err != nil {
 		return err // the shards stay pending
@@ -223,9 +236,13 @@ func (e *Engine) commitMended(w *wound, set *shardSet) error {
 		e.deleteShards([]record.Layout{mended}, false)
 		return nil
 	}
+	e.janitor.settle(&mended)
+	if w.moves {
+		e.counters.MovedShards.Add(uint64(len(w.bad)))
+		return left.end()
+	}
 	e.counters.MendedShards.Add(uint64(len(w.bad)))
 	e.noteDamaged(w)
-	e.janitor.settle(&mended)
 	return nil
 }
 

@@ -324,11 +324,19 @@ func (w *repairWalk) record(ctx context.Context, f *filler, slot uint8, it *shar
 	return ctx.Err()
 }
 
-// segment counts a segment that misses shards, or has it mended if its turn has come.
+// segment counts a segment that misses shards, or has some in the place of a drive that has come back, or has it mended if
+// its turn has come.
 func (w *repairWalk) segment(ctx context.Context, l *record.Layout, i int) error {
 	s := &w.r.state
 	wound := wound{layout: *l, segment: i, bad: w.e.missing(l, i)}
+	if len(wound.bad) == 0 {
+		wound.bad = w.e.displaced(w.v, l, i)
+		wound.moves = len(wound.bad) > 0
+	}
 	n := uint8(len(wound.bad))
+	if wound.moves {
+		n = 1 // with what can wait longest
+	}
 	switch {
 	case n == 0:
 		return nil

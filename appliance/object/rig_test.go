@@ -46,6 +46,7 @@ type boxDrive struct {
 	fault  *blockdev.Fault
 	absent atomic.Bool // Present says so, at the next look
 	gone   bool        // not there at the next start
+	isNew  bool        // formatted to replace another at the next start
 	power  *power      // its own supply; nil: that of the box
 }
 
@@ -137,7 +138,7 @@ func (b *box) tryOpen() (*object.Engine, error) {
 			}
 			return nil, err
 		}
-		cfg.Members = append(cfg.Members, object.Member{Store: s, Present: func() error {
+		cfg.Members = append(cfg.Members, object.Member{Store: s, New: d.isNew, Present: func() error {
 			if d.absent.Load() {
 				return errAbsent
 			}

@@ -38,15 +38,23 @@ func Create(ctx context.Context, stores []*shardstore.Store, scheme erasure.Sche
 	return nil
 }
 
-// seat puts the members into their slots and takes the missing ones out.
+// seat puts the members into their slots, takes the missing ones out, and lets new drives replace them.
 func (e *Engine) seat(m *placement.Map) error {
+	if err := e.seatKnown(m); err != nil {
+		return err
+	}
+	return e.seatNew()
+}
+
+func (e *Engine) seatKnown(m *placement.Map) error {
 	for _, mb := range e.cfg.Members {
 		l := mb.Store.Label()
-		if l.Slot < 0 || l.Slot >= len(m.Slots) || m.Slots[l.Slot].Drive != l.Drive.String() {
-			return fmt.Errorf("%w: drive %s has no place in it", ErrOtherPool, l.Drive)
+		switch {
+		case l.Slot >= 0 && l.Slot < len(m.Slots) && m.Slots[l.Slot].Drive == l.Drive.String():
+			e.stores[l.Slot], e.checks[l.Slot] = mb.Store, mb.Present
+		case !mb.New:
+			e.log.Error("drive left out: the pool has another in its place", "slot", l.Slot, "drive", l.Drive)
 		}
-		e.stores[l.Slot] = mb.Store
-		e.checks[l.Slot] = mb.Present
 	}
 	var missing []int
 	for i, s := range m.Slots {

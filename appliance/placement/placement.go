@@ -122,6 +122,14 @@ func (m *Map) Lose(slot int) *Map {
 	return c
 }
 
+// Replace returns the map of the next epoch, with another drive in that slot: out, as one that is to be asked in. The
+// capacity stays, whatever the drive has: the order of all slots depends on it.
+func (m *Map) Replace(slot int, drive string) *Map {
+	c := m.Without(slot)
+	c.Slots[slot].Drive = drive
+	return c
+}
+
 // Restore returns the map of the next epoch, with that slot in and believed: its drive has all
 // that it should. Others may have what was its while it was away.
 func (m *Map) Restore(slot int) *Map {

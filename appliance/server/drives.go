@@ -26,6 +26,7 @@ const (
 type opened struct {
 	drive *drive.Drive
 	store *shardstore.Store
+	isNew bool // made to replace another
 }
 
 // drives are all open drives of the appliance.
@@ -64,7 +65,7 @@ func (d *drives) open(ctx context.Context, path string) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", path, err), dr.Close())
 	}
-	d.list = append(d.list, opened{dr, s})
+	d.list = append(d.list, opened{drive: dr, store: s})
 	return nil
 }
 
@@ -109,7 +110,7 @@ func (d *drives) make(ctx context.Context, path string, slot int, r *record) (er
 	if err != nil {
 		return err
 	}
-	d.list = append(d.list, opened{dr, s})
+	d.list = append(d.list, opened{drive: dr, store: s})
 	return nil
 }
 
@@ -124,7 +125,7 @@ func (d *drives) stores() []*shardstore.Store {
 func (d *drives) members() []object.Member {
 	var members []object.Member
 	for _, o := range d.list {
-		members = append(members, object.Member{Store: o.store, Present: o.drive.Present})
+		members = append(members, object.Member{Store: o.store, Present: o.drive.Present, New: o.isNew})
 	}
 	return members
 }

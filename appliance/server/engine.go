@@ -30,7 +30,8 @@ func openEngine(ctx context.Context, c *config.Config, log *slog.Logger) (*backe
 	}
 	var clients clients
 	e, err := object.Open(ctx, object.Config{Members: d.members(), Arena: buffers, Logger: log, Clients: clients.count,
-		ScrubInterval: c.ScrubInterval, ScrubBytesPerSecond: int64(c.ScrubRate), RepairBytesPerSecond: int64(c.RepairRate)})
+		ScrubInterval: c.ScrubInterval, ScrubBytesPerSecond: int64(c.ScrubRate), RepairBytesPerSecond: int64(c.RepairRate),
+		RelocateAfter: c.RelocateAfter})
 	if err != nil {
 		return nil, errors.Join(err, d.close(), buffers.Close())
 	}
@@ -91,7 +92,7 @@ func (v *view) arenaUse() metrics.Arena {
 func (v *view) counters() metrics.Engine {
 	c := v.engine.Counters()
 	return metrics.Engine{DegradedReads: c.DegradedReads.Load(), DegradedWrites: c.DegradedWrites.Load(),
-		DroppedDrives: c.DroppedDrives.Load(), MendedShards: c.MendedShards.Load(),
+		DroppedDrives: c.DroppedDrives.Load(), MendedShards: c.MendedShards.Load(), MovedShards: c.MovedShards.Load(),
 		ScrubbedBytes: c.ScrubbedBytes.Load(), ScrubDamaged: c.ScrubDamaged.Load(), ScrubOrphans: c.ScrubOrphans.Load(),
 		ScrubDiffering: c.ScrubDiffering.Load()}
 }

@@ -47,11 +47,11 @@ func openPool(ctx context.Context, c *config.Config, log *slog.Logger) (d *drive
 	}
 	if known && r.Made {
 		r.compare(c, log)
-		return d, d.openAll(ctx, paths)
+		return d, d.openOrReplace(ctx, c, paths, &r)
 	}
 	if !known {
 		// Without a record the drives speak for themselves, if there are any.
-		if err := d.openAll(ctx, paths); err == nil || !errors.Is(err, errBlank) {
+		if err := d.openOrReplace(ctx, c, paths, nil); err == nil || !errors.Is(err, errBlank) {
 			return d, err
 		}
 		if r, err = newRecord(c); err != nil {

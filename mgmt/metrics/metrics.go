@@ -39,6 +39,7 @@ type Arena struct {
 // Engine counts the events of the engine that are worth watching.
 type Engine struct {
 	DegradedReads, DegradedWrites, DroppedDrives, MendedShards uint64
+	MovedShards                                                uint64
 	ScrubbedBytes, ScrubDamaged, ScrubOrphans, ScrubDiffering  uint64
 }
 

@@ -41,6 +41,7 @@ func (p *pool) Collect(to chan<- prometheus.Metric) {
 			e.DegradedWrites)
 		count(desc("millrace_dropped_drives_total", "Drives taken out after a fault."), e.DroppedDrives)
 		count(desc("millrace_mended_shards_total", "Shards made anew by repair."), e.MendedShards)
+		count(desc("millrace_moved_shards_total", "Shards moved back to drives that replace others."), e.MovedShards)
 		count(desc("millrace_scrub_read_bytes_total", "Bytes read and verified by scrubs."), e.ScrubbedBytes)
 		count(desc("millrace_scrub_damaged_shards_total", "Shards that a scrub found damaged."), e.ScrubDamaged)
 		count(desc("millrace_scrub_orphan_shards_total", "Shards that a scrub found nothing to refer to."), e.ScrubOrphans)
