@@ -150,7 +150,8 @@ func ailments() []ailment {
 			p.meta.set(func(errorfs.Op) error { return syscall.EIO })
 		}},
 		{"metadata hanging", func(p *patient, _ *object.Engine) {
-			p.meta.set(func(errorfs.Op) error { <-p.hold; return nil })
+			hold := p.hold
+			p.meta.set(func(errorfs.Op) error { <-hold; return nil })
 		}},
 		{"metadata slow", func(p *patient, _ *object.Engine) {
 			p.meta.set(func(errorfs.Op) error { time.Sleep(time.Millisecond); return nil })
@@ -222,6 +223,17 @@ func (w *ward) admit(slots []int) {
 		d.fault.Add(p.also...)
 		o.MetaFS = errorfs.Wrap(limitedFS{d.fs, &p.meta}, &p.meta)
 	}
+}
+
+// begin fills the pool, then opens it with patients in the slots.
+func (w *ward) begin(slots []int) (e *object.Engine, want map[string][]byte) {
+	w.t.Helper()
+	e = w.open()
+	mustBucket(w.t, e, "b")
+	want = w.bodies(e)
+	closeEngine(w.t, e)
+	w.admit(slots)
+	return w.openPatiently(), want
 }
 
 // openPatiently opens an engine on patients, for which a machine that is busy for a moment looks like a drive that hangs.

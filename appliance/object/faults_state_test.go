@@ -79,7 +79,8 @@ func changes() map[string]func(*ward, []*boxDrive) {
 			}
 			w.adjust = func(d *boxDrive, o *shardstore.Options) {
 				if p := w.patients[d]; hung[d] {
-					p.meta.set(func(errorfs.Op) error { <-p.hold; return nil })
+					hold := p.hold
+					p.meta.set(func(errorfs.Op) error { <-hold; return nil })
 					o.OpDeadline, o.MetaFS = sickDeadline, errorfs.Wrap(d.fs, &p.meta)
 				}
 			}

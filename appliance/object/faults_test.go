@@ -59,10 +59,7 @@ func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 	w := newWard(t, rng, erasure.Scheme{Data: 2, Parity: 2}, 6)
 	defer w.tellIfFailed()
 	slots := rng.Perm(len(w.drives))[:len(chosen)]
-	w.admit(slots)
-	e := w.openPatiently()
-	mustBucket(t, e, "b")
-	want := w.bodies(e)
+	e, want := w.begin(slots)
 	for i, a := range chosen {
 		a.strike(w.all[slots[i]], e)
 	}
@@ -253,10 +250,7 @@ func TestMoreFaultsThanParity(t *testing.T) {
 			w := newWard(t, rng, erasure.Scheme{Data: 2, Parity: 1}, 4)
 			defer w.tellIfFailed()
 			slots := rng.Perm(len(w.drives))[:3]
-			w.admit(slots)
-			e := w.openPatiently()
-			mustBucket(t, e, "b")
-			want := w.bodies(e)
+			e, want := w.begin(slots)
 			for _, slot := range slots {
 				a.strike(w.all[slot], e)
 			}
