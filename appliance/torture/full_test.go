@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/millrace/millrace/s3/client"
 )
+
+var fullDir = flag.String("full-dir", "", "a small file system to fill with metadata, for TestFullServer; \"\" means none")
 
 // full is a small pool, served by the real program, that is filled.
 type full struct {
@@ -28,13 +31,19 @@ type full struct {
 // server, and wants that the next one starts, reads, lists and deletes, and then takes more.
 func TestFullServer(t *testing.T) {
 	f := &full{t: t, binary: buildMillrace(t), dir: filepath.Join(t.TempDir(), "pool"), want: map[string]content{}}
+	if *fullDir != "" {
+		f.dir = filepath.Join(*fullDir, "pool")
+	}
 	f.start("--drives", "3", "--drive-size", "64MiB", "--scheme", "2+1")
 	if err := f.client.CreateBucket(t.Context(), bucket); err != nil {
 		t.Fatal(err)
 	}
-	const large, small = 1 << 20, 20 << 10
+	const large, small, tiny = 1 << 20, 20 << 10, 4 << 10
 	f.fill(large)
 	f.fill(small)
+	if *fullDir != "" {
+		f.fill(tiny)
+	}
 	t.Logf("%d objects", len(f.want))
 	f.kill()
 	f.start()
@@ -96,7 +105,7 @@ func (f *full) put(sizeBytes int) error {
 // fill puts objects until one is refused.
 func (f *full) fill(sizeBytes int) {
 	f.t.Helper()
-	for range 20_000 {
+	for range 200_000 {
 		if err := f.put(sizeBytes); isFull(err) {
 			return
 		} else if err != nil {
