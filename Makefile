@@ -63,7 +63,7 @@ fuzz: ## run every fuzz test for FUZZTIME (5s)
 	    $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$dir; \
 	  done; done
 
-torture: build ## kill -9, power cuts, absences, failing drives and histories for TORTURE (10m)
+torture: build ## kill -9, power cuts, absences, full pools, failing drives, histories for TORTURE (10m)
 	$(GO) run ./appliance/torture/run -go $(GO) -millrace bin/millrace -for $(TORTURE) $(TORTURE_FLAGS)
 
 bench: build ## measure; PEER_MINIO=path/to/minio measures that beside it (as root: on loop drives)

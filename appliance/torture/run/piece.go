@@ -41,7 +41,10 @@ func pieces() []piece {
 		{name: "power cuts with a drive away", pkg: objectTests, test: "^TestPowerCutWithADriveAway$",
 			seed: "-crash-seed", args: []string{"-crash-points", "400"}},
 		{name: "absences", pkg: objectTests, test: "^(TestShortAbsence|TestLongAbsence|TestFreedWhileAway|" +
-			"TestFreeRecordsWait)$", passes: "absences"},
+			"TestFreeRecordsWait|TestStandInIsNoSource|TestFreedWhileFilling|TestUploadsClearedWhileAway)$",
+			args: []string{"-test.count=5"}, passes: "absences"},
+		{name: "full pools", pkg: objectTests, test: "^TestFull", passes: "full_pools"},
+		{name: "full pool of the process", pkg: tortureTests, test: "^TestFullServer$", passes: "full_pools"},
 		{name: "histories", pkg: objectTests, test: "^TestHistory$", seed: "-history-seed",
 			args: []string{"-histories", "12"}},
 		{name: "failing drives", pkg: objectTests, test: "^TestFaults$", args: []string{"-fault-runs", "12"},
@@ -103,7 +106,7 @@ func (s *session) do(ctx context.Context, p piece, seed uint64) error {
 	case ctx.Err() != nil:
 		return errors.New("broken off")
 	case err != nil:
-		again := fmt.Sprintf("go test %s -count=1 -v -run '%s' %s", p.pkg, p.test, strings.Join(args, " "))
+		again := fmt.Sprintf("go test %s -count=1 -v -run '%s' -args %s", p.pkg, p.test, strings.Join(args, " "))
 		return fmt.Errorf("%s: %w\n%s\nagain: %s", p.name, err, out.String(), again)
 	case len(got) == 0:
 		return fmt.Errorf("%s: no test has run\n%s", p.name, out.String())
