@@ -14,6 +14,7 @@ import (
 // bytes that are still in the cache when the kernel copies them.
 const (
 	batchBytes   = 512 << 10
+	bigBatch     = 1 << 20 // without CRC
 	batchVectors = 128
 	maxPieces    = 32 // slices of memory in one FPDU
 	glueBytes    = 8 << 10
@@ -140,7 +141,7 @@ func (c *conn) blaming() bool {
 func (c *conn) fill() {
 	t := &c.tx
 	t.glue, t.vectors, t.size, t.bound = t.glue[:0], t.vectors[:0], 0, nil
-	for !t.over && t.size < batchBytes && len(t.vectors) < batchVectors && len(t.glue)+glueRoom <= cap(t.glue) {
+	for !t.over && t.size < c.batch() && len(t.vectors) < batchVectors && len(t.glue)+glueRoom <= cap(t.glue) {
 		if !t.active && !c.next() {
 			return
 		}
@@ -154,6 +155,13 @@ func (c *conn) fill() {
 			return
 		}
 	}
+}
+
+func (c *conn) batch() int {
+	if c.crc {
+		return batchBytes
+	}
+	return bigBatch
 }
 
 // next begins the next message; false when there is none now. Messages of one FPDU without memory are put in
