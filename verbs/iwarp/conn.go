@@ -255,8 +255,8 @@ func (c *conn) finish() {
 			c.complete(&p, 0, err)
 		}
 	}
-	c.dev.leave(c)
 	c.onEnd()
+	c.dev.leave(c)
 	close(c.done)
 }
 
