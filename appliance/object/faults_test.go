@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	faultRuns = flag.Int("fault-runs", 10, "how many random pairs of failing drives TestFaults tries")
+	faultRuns = flag.Int("fault-runs", 5, "how many random pairs of failing drives TestFaults tries")
 	faultSeed = flag.Uint64("fault-seed", 0, "the seed of TestFaults; 0 means a fresh one")
 )
 
@@ -59,6 +59,9 @@ func faultRun(t *testing.T, rng *rand.Rand, chosen []ailment) int {
 	w := newWard(t, rng, erasure.Scheme{Data: 2, Parity: 2}, 6)
 	defer w.tellIfFailed()
 	slots := rng.Perm(len(w.drives))[:len(chosen)]
+	if rng.IntN(3) == 0 {
+		w.relocateAfter = 1 // a drive that is out is given up at once, and its shards are made anew elsewhere
+	}
 	e, want := w.begin(slots)
 	for i, a := range chosen {
 		a.strike(w.all[slots[i]], e)

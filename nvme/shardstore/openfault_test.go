@@ -8,6 +8,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -171,4 +172,52 @@ func TestCompactionsStart(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	t.Errorf("the first level still has %d tables", s.db.Metrics().Levels[0].TablesCount)
+}
+
+// bodyFault fails the reads of Pebble's files of values, once it is on.
+type bodyFault struct{ on atomic.Bool }
+
+func (f *bodyFault) String() string { return "unreadable values" }
+
+func (f *bodyFault) MaybeError(op errorfs.Op) error {
+	if f.on.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".blob") {
+		return syscall.EIO
+	}
+	return nil
+}
+
+// TestUnreadableValue: Pebble's Get gives an empty value and no error when it can't read a value that is apart
+// from the tables. Ours must not.
+func TestUnreadableValue(t *testing.T) {
+	d := newTestDrive(t, 64<<20)
+	s := d.open(t)
+	body := shardBytes(5000, 1)
+	b := s.NewBatch()
+	b.Set([]byte("body"), body)
+	if err := s.Commit(context.Background(), b, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, fails := range []bool{false, true} {
+		o, fault := d.options(), &bodyFault{}
+		o.MetaFS = errorfs.Wrap(o.MetaFS, fault)
+		s, err := Open(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fault.on.Store(fails)
+		got, err := s.Get([]byte("body"), nil)
+		switch {
+		case fails && (err == nil || len(got) > 0 || s.Err() == nil):
+			t.Errorf("Get of an unreadable value = %d bytes, %v, drive %v; want an error and a dead drive", len(got), err, s.Err())
+		case !fails && (err != nil || !bytes.Equal(got, body)):
+			t.Errorf("Get = %d bytes, %v; want %d", len(got), err, len(body))
+		}
+		_ = s.Close()
+	}
 }

@@ -42,10 +42,13 @@ func (s *Store) loadRecord(id ShardID) (*shardRecord, error) {
 	if err != nil {
 		return nil, s.metaError(err)
 	}
-	defer closer.Close()
 	rec := new(shardRecord)
-	if err := rec.decode(kb.key, value); err != nil {
-		return nil, s.kill(fmt.Errorf("shard %s: %w", id, err))
+	failed := rec.decode(kb.key, value)
+	if err := closer.Close(); err != nil { // Pebble tells only here that it could not read the value
+		return nil, s.metaError(err)
+	}
+	if failed != nil {
+		return nil, s.kill(fmt.Errorf("shard %s: %w", id, failed))
 	}
 	return rec, nil
 }
@@ -212,7 +215,10 @@ func (s *Store) Get(key, dst []byte) ([]byte, error) {
 	if err != nil {
 		return dst, s.metaError(err)
 	}
+	had := len(dst)
 	dst = append(dst, value...)
-	closer.Close()
+	if err := closer.Close(); err != nil { // Pebble tells only here that it could not read the value
+		return dst[:had], s.metaError(err)
+	}
 	return dst, nil
 }
