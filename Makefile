@@ -7,13 +7,14 @@ BUILD      := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 COMMAND    := ./appliance/cmd/millrace
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Packages with goroutines that share memory: their tests also run under the race detector.
-RACE       ?= ./nvme/... ./appliance/object/... ./appliance/arena/... ./appliance/segment/... ./s3/gateway/...
+RACE       ?= ./nvme/... ./appliance/object/... ./appliance/arena/... ./appliance/segment/... ./s3/gateway/... \
+	./verbs/... ./s3/rdma/... ./s3/client/...
 # What runs as arm64, by user-mode emulation: everything that touches bytes, drives or memory.
 ARM64      ?= ./nvme/... ./s3/checksum/... ./s3/chunked/... ./s3/sigv4/... ./s3/wire/... ./s3/store/... \
 	./appliance/arena/... ./appliance/erasure/... ./appliance/segment/... ./appliance/placement/... \
-	./appliance/record/... ./appliance/object/...
+	./appliance/record/... ./appliance/object/... ./verbs/... ./s3/rdma/...
 # Emulation is ten times slower. These tests are long, and what they test is the same on any processor.
-ARM64_SKIP ?= TestHistory|TestFull|TestPowerCut|TestDamagedShardIsHealed|TestLostDrive|TestRepair|TestScrub|TestLargestSegment
+ARM64_SKIP ?= TestHistory|TestReplace|TestFull|TestPowerCut|TestDamagedShardIsHealed|TestLostDrive|TestRepair|TestScrub|TestLargestSegment
 QEMU       ?= $(firstword $(shell command -v qemu-aarch64-static qemu-aarch64))
 FUZZTIME   ?= 5s
 # How long make torture goes on: a Go duration.
