@@ -210,6 +210,18 @@ func (m *metaRoom) enough(n int, now time.Duration) bool {
 	return !m.short()
 }
 
+// open asks for the first time, and so learns how much to reserve, if nobody has said so.
+func (m *metaRoom) open() {
+	if m.reserveBytes == 0 {
+		m.reserveBytes = minMetaReserveBytes
+		if usage, err := m.fs.GetDiskUsage(m.dir); err == nil {
+			share := int64(min(usage.TotalBytes/metaReserveShare, maxMetaReserveBytes))
+			m.reserveBytes = max(m.reserveBytes, share)
+		}
+	}
+	m.ask()
+}
+
 // ask asks the file system.
 func (m *metaRoom) ask() {
 	if m.reserveBytes < 0 {

@@ -47,7 +47,7 @@ func TestMetadataFull(t *testing.T) {
 	if err := set(); err != nil {
 		t.Fatal(err)
 	}
-	room.avail.Store(defaultMetaReserveBytes - 1)
+	room.avail.Store(minMetaReserveBytes - 1)
 	if err := set(); !errors.Is(err, ErrFull) {
 		t.Errorf("Set with the metadata full = %v; want ErrFull", err)
 	}
@@ -57,7 +57,7 @@ func TestMetadataFull(t *testing.T) {
 	if err := tryPut(s, ShardID{SegmentID{3}, 0}, shardBytes(BlockBytes, 3), true); !errors.Is(err, ErrFull) {
 		t.Errorf("PutShard with the metadata full = %v; want ErrFull", err)
 	}
-	if got := s.Stats(); got.FreeBytes != reserved || got.MetaFreeBytes != defaultMetaReserveBytes-1 {
+	if got := s.Stats(); got.FreeBytes != reserved || got.MetaFreeBytes != minMetaReserveBytes-1 {
 		t.Errorf("Stats after a refused put = %+v; want its space free again", got)
 	}
 	b := s.NewBatch()

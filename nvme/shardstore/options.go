@@ -25,7 +25,8 @@ type Options struct {
 	// or Format is still at work, and they return the error too.
 	DeadHook func(error)
 	// MetaReserveBytes is what new records leave free on the metadata file system, so that a full
-	// drive can still start and delete. Default 64 MiB; negative means nothing is reserved.
+	// drive can still start, delete and compact. Default an eighth of it, but 64 MiB at least and 256 MiB at most;
+	// negative means nothing is reserved.
 	MetaReserveBytes int64
 	// MemTableBytes is the size of one of the (at most four) tables of new records in memory.
 	// Default 8 MiB: larger ones cost memory, smaller ones more compaction work.
@@ -41,7 +42,9 @@ type Options struct {
 }
 
 const (
-	defaultMetaReserveBytes = 64 << 20
+	minMetaReserveBytes     = 64 << 20
+	maxMetaReserveBytes     = 256 << 20
+	metaReserveShare        = 8 // one in so many bytes of the file system
 	defaultMemTableBytes    = 8 << 20
 	defaultRecordCacheBytes = 4 << 20
 	defaultOpDeadline       = 30 * time.Second
@@ -56,7 +59,6 @@ func (o *Options) setDefaults() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	setDefault(&o.MetaReserveBytes, defaultMetaReserveBytes)
 	setDefault(&o.MemTableBytes, defaultMemTableBytes)
 	setDefault(&o.RecordCacheBytes, defaultRecordCacheBytes)
 	setDefault(&o.OpDeadline, defaultOpDeadline)

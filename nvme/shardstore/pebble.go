@@ -118,7 +118,7 @@ func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
 	s.compactions = newScheduler(s.guard)
 	po.Experimental.CompactionScheduler = s.compactions
 	db, err := apart(s.guard, func() (*pebble.DB, error) {
-		s.room.ask()
+		s.room.open()
 		db, err := pebble.Open(o.MetaDir, po)
 		if mark := s.guard.Err(); err == nil && mark != nil {
 			_ = db.Close() // what matters is the mark
