@@ -213,8 +213,12 @@ func (e *Engine) noteFailed(l *record.Layout, i int, failed []segment.ShardError
 	for _, f := range failed {
 		slot := l.Segments[i].Slots[f.Shard]
 		e.log.Warn("shard not readable", "slot", slot, "segment", i, "err", f.Err)
-		if e.live(slot) != nil {
-			w.bad = append(w.bad, f.Shard)
+		if e.live(slot) == nil {
+			continue
+		}
+		w.bad = append(w.bad, f.Shard)
+		if !errors.Is(f.Err, shardstore.ErrNotFound) {
+			w.wrong = append(w.wrong, f.Shard)
 		}
 	}
 	owner, err := e.ownerOf(l, i)

@@ -75,10 +75,10 @@ func withoutTwins(cfg Config) (single []Member, twins error) {
 // noteDamaged counts damage by the drives that had it. It counts what was mended, so each damaged shard once, however
 // many reads met it.
 func (e *Engine) noteDamaged(w *wound) {
-	if w.found.IsZero() {
-		return // missing, not damaged
-	}
-	for _, index := range w.bad {
+	for _, index := range w.wrong {
+		if !slices.Contains(w.bad, index) {
+			continue // moved, or mended, meanwhile
+		}
 		e.damaged[w.layout.Segments[w.segment].Slots[index]].Add(1)
 	}
 }

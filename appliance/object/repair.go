@@ -22,7 +22,8 @@ type wound struct {
 	layout  record.Layout
 	segment int
 	bad     []int     // shard indexes
-	found   time.Time // when they were found damaged; zero if they are missing
+	wrong   []int     // of them, those that are there, but damaged
+	found   time.Time // when they were; zero by a repair
 	moves   bool      // they are whole, and to move to the slots that come first in the segment's order
 }
 

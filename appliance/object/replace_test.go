@@ -66,7 +66,11 @@ func replaceDrive(t *testing.T, moved bool) {
 	closeEngine(t, e)
 
 	old := b.replace(2)
+	b.configure = func(c *object.Config) { c.MaxDamagedShards = 1 } // what it does not have yet is not damage
 	e = b.open()
+	for key, body := range want {
+		wantBytes(t, e, "b", key, body)
+	}
 	waitFor(t, "whole redundancy", func() bool {
 		return e.Map().CountIn() == 6 && !e.Map().NeedsFill() && redundancy(t, e) == 4
 	})

@@ -426,7 +426,8 @@ func (e *Engine) woundOf(slot uint8, id shardstore.ShardID) (*wound, error) {
 	if int(id.Index) >= len(slots) || slots[id.Index] != slot {
 		return nil, nil
 	}
-	return &wound{owner: *owner, layout: *l, segment: i, bad: []int{int(id.Index)}, found: time.Now()}, nil
+	return &wound{owner: *owner, layout: *l, segment: i, bad: []int{int(id.Index)}, wrong: []int{int(id.Index)},
+		found: time.Now()}, nil
 }
 
 // checkOwner counts a shard that no record refers to, and that isn't pending: its space is lost. It is not freed:
