@@ -36,7 +36,7 @@ type patient struct {
 	rng  *rand.Rand
 	meta metaTrouble
 	also []blockdev.Rule // those that it has after a restart, too
-	hold chan struct{} // what hangs is stuck until this is closed
+	hold chan struct{}   // what hangs is stuck until this is closed
 	held []*shardstore.ShardWriter
 }
 

@@ -2,6 +2,7 @@ package object
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -258,8 +259,8 @@ func (e *Engine) onSlots(layouts []record.Layout, synced bool, f func(*shardstor
 	return e.commitBatches(batches, synced) && ok
 }
 
-// commitBatches commits a batch a slot, in parallel; a drive that fails is dropped. It says whether
-// each has its batch.
+// commitBatches commits a batch a slot, in parallel; a drive that fails is dropped, but not one that is full. It
+// says whether each has its batch.
 func (e *Engine) commitBatches(batches []*shardstore.Batch, synced bool) bool {
 	var wg sync.WaitGroup
 	var failed atomic.Bool
@@ -270,7 +271,9 @@ func (e *Engine) commitBatches(batches []*shardstore.Batch, synced bool) bool {
 		wg.Go(func() {
 			if err := e.stores[slot].Commit(context.Background(), b, synced); err != nil {
 				failed.Store(true)
-				_ = e.drop(slot, err) // it stays in if it can't be spared
+				if !errors.Is(err, shardstore.ErrFull) { // which is no fault of the drive
+					_ = e.drop(slot, err) // it stays in if it can't be spared
+				}
 			}
 		})
 	}
