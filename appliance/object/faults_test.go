@@ -23,7 +23,7 @@ var (
 )
 
 // TestFaults lets each thing that can go wrong with a drive happen to one, then random pairs of them to two, which is
-// what the pool can lose, all while clients work. The short form tries half of them, in pairs.
+// what the pool can lose, all while clients work. The short form tries a third of them, in pairs.
 func TestFaults(t *testing.T) {
 	seed := *faultSeed
 	if seed == 0 {
@@ -35,7 +35,7 @@ func TestFaults(t *testing.T) {
 	var runs [][]ailment
 	if testing.Short() {
 		pick.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-		runs = slices.Collect(slices.Chunk(list[:len(list)/2], 2))
+		runs = slices.Collect(slices.Chunk(list[:len(list)/3], 2))
 	} else {
 		runs = slices.Collect(slices.Chunk(list, 1))
 		for range *faultRuns {
@@ -241,7 +241,7 @@ func TestMoreFaultsThanParity(t *testing.T) {
 	list := ailments()
 	if testing.Short() {
 		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-		list = list[:6]
+		list = list[:4]
 	}
 	for _, a := range list {
 		switch {
