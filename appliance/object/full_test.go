@@ -264,6 +264,9 @@ func TestFullData(t *testing.T) {
 
 // TestFullMetadata fills the metadata file systems, with bodies so small that they are there.
 func TestFullMetadata(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs thousands of objects")
+	}
 	const size = 4 << 10
 	s := newFullScene(t, 32<<20, 12<<20, 4<<20)
 	id := s.upload(3, size)
