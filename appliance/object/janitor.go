@@ -3,6 +3,7 @@ package object
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,6 +167,12 @@ func (j *janitor) freeRound() bool {
 	var done []*freeItem
 	for _, item := range items {
 		l, err := j.e.layoutsOf(item)
+		if errors.Is(err, errNotBelieved) {
+			j.mu.Lock()
+			j.missed = true // a scan finds it on another, if it is to be worked off yet
+			j.mu.Unlock()
+			continue
+		}
 		if err != nil {
 			j.e.log.Warn("free record not worked off", "err", err) // the next start finds it
 			continue
@@ -198,6 +205,9 @@ func (j *janitor) retry(epoch uint64) error {
 	return j.e.queueFrees()
 }
 
+// errNotBelieved: the drive that a free record was found on has become none that is read, and may have been swept.
+var errNotBelieved = errors.New("found on a drive that is not believed any more")
+
 // layoutsOf gives all layouts that a free record covers.
 func (e *Engine) layoutsOf(item *freeItem) ([]record.Layout, error) {
 	f := item.free
@@ -209,7 +219,14 @@ func (e *Engine) layoutsOf(item *freeItem) ([]record.Layout, error) {
 		layouts = append(layouts, p.Layout)
 		return true
 	}
+	gate := &e.gates[min(f.Group, len(e.gates)-1)] // no sweep meanwhile
+	gate.RLock()
+	defer gate.RUnlock()
 	if item.from != nil {
+		isFrom := func(slot uint8) bool { return e.stores[slot] == item.from }
+		if !slices.ContainsFunc(e.view.Load().Reads(f.Group), isFrom) {
+			return nil, errNotBelieved
+		}
 		err := eachPartOn(item.from, f.Group, f.Upload, 0, add)
 		return layouts, err
 	}
