@@ -146,7 +146,11 @@ func (fs *FS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &file{fs: fs, name: name, inner: f, reading: true}, nil
+	opened := &file{fs: fs, name: name, inner: f, reading: true}
+	if isBlob(name) {
+		return fs.openBlob(opened)
+	}
+	return opened, nil
 }
 
 // OpenReadWrite implements vfs.FS.
