@@ -280,6 +280,9 @@ func (f *filler) copyKeys(from, to uint8, keys [][]byte) error {
 		}
 	}
 	err := f.e.stores[to].Commit(context.Background(), b, false)
+	if errors.Is(err, shardstore.ErrFull) {
+		return err // later, perhaps
+	}
 	if err != nil {
 		return errors.Join(err, f.e.drop(int(to), err))
 	}

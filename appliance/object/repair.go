@@ -165,7 +165,10 @@ func (e *Engine) mendSegment(ctx context.Context, w *wound) (mended bool, err er
 	if len(report.Failed) > 0 {
 		e.noteFailed(&w.layout, w.segment, report.Failed)
 	}
-	return true, e.commitMended(w, set)
+	if err := e.commitMended(w, set); !errors.Is(err, shardstore.ErrFull) {
+		return true, err
+	}
+	return false, nil
 }
 
 // openReplacements reserves space for the bad shards: in their own slots if those are in, in slots that the segment
@@ -217,6 +220,9 @@ func (e *Engine) commitMended(w *wound, set *shardSet) error {
 		b.Set(record.PendingKey(set.id, index), nil)
 		if err := e.stores[slot].Commit(context.Background(), b, true); err != nil {
 			set.abort()
+			if errors.Is(err, shardstore.ErrFull) {
+				return err
+			}
 			return e.drop(int(slot), err) // the shard is found again as missing
 		}
 	}

@@ -152,6 +152,7 @@ func (e *Engine) compareRecord(key []byte, reads []uint8) error {
 			continue
 		}
 		b := e.stores[slot].NewBatch()
+		b.UseReserve() // it is little, and the drive has a wrong one
 		if right == nil {
 			b.Delete(key)
 		} else {
