@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,6 +48,7 @@ func startServer(ctx context.Context, millrace, root string, size int64) (*serve
 	s.cmd = exec.Command(millrace, "serve", "--dir", dir, "--drives", strconv.Itoa(drives), "--scheme", scheme,
 		"--drive-size", strconv.FormatInt(int64(driveSize), 10), "--listen", "127.0.0.1:0", "--mgmt-listen", "127.0.0.1:0",
 		"--rdma", "soft")
+	s.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MILLRACE_ROOT_") })
 	s.cmd.Stderr = &s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal from the terminal is passed on by stop
 	stdout, err := s.cmd.StdoutPipe()

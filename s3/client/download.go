@@ -150,11 +150,16 @@ func (d *download) fetchPart(ctx context.Context, off, n int64, sum hash.Hash) (
 		defer d.device.pool.give(buf)
 	}
 	transfer, err := c.getPart(ctx, d.bucket, d.key, buf, off, d.info.ETag)
-	if err == nil {
-		_, err = to.Write(buf)
+	for rest := buf; len(rest) > 0 && err == nil; {
+		n := min(len(rest), chunkBytes)
+		_, err = to.Write(rest[:n])
+		rest = rest[n:]
 	}
 	return transfer, err
 }
+
+// chunkBytes is how much of a part is summed and written at a time: little enough to stay in the cache in between.
+const chunkBytes = 256 << 10
 
 // nowhere is for bytes that are already where they belong.
 type nowhere struct{}
