@@ -25,7 +25,14 @@ type blobFile struct {
 }
 
 func (fs *FS) openBlob(f *file) (vfs.File, error) {
-	info, err := ask(fs, "stat", f.name, f.inner.Stat, nil)
+	f.calls.Add(1)
+	info, ended, err := apart(fs, func() (vfs.FileInfo, error) {
+		defer f.calls.Done()
+		return f.inner.Stat()
+	}, nil)
+	if !ended {
+		err = errRead("stat", f.name)
+	}
 	if err == nil && info.Size() < blobFooterBytes {
 		err = fmt.Errorf("cut off after %d bytes", info.Size())
 	}
