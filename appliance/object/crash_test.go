@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/millrace/millrace/appliance/erasure"
@@ -184,11 +183,7 @@ func crashRun(t *testing.T, seed uint64, k int64) bool {
 	cut := p.left.Load() < 0
 	b.power = nil
 	if cut {
-		keep := rng.IntN(101)
-		for _, d := range b.drives {
-			d.mem = d.mem.CrashClone(rng, keep)
-			d.fs = d.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: keep, RNG: rng})
-		}
+		b.darken(rng)
 	}
 	e = b.open()
 	defer closeEngine(t, e)

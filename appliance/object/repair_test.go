@@ -42,12 +42,7 @@ func TestLostDriveMovesToTheOthers(t *testing.T) {
 	b.relocateAfter = 1
 	e := b.open()
 	mustBucket(t, e, "b")
-	want := map[string][]byte{}
-	for i := range 20 {
-		key := fmt.Sprintf("k%d", i)
-		want[key] = noise(uint64(i), 100<<10+i)
-		mustPut(t, e, "b", key, want[key])
-	}
+	want := mustPuts(t, e, 20, 100<<10)
 	body, err := multipart(e, "multi", noise(99, 60<<10))
 	if err != nil {
 		t.Fatal(err)

@@ -48,12 +48,7 @@ func replaceDrive(t *testing.T, moved bool) {
 	}
 	e := b.open()
 	mustBucket(t, e, "b")
-	want := map[string][]byte{}
-	for i := range 40 {
-		key := fmt.Sprintf("k%d", i)
-		want[key] = noise(uint64(i), 100<<10+i)
-		mustPut(t, e, "b", key, want[key])
-	}
+	want := mustPuts(t, e, 40, 100<<10)
 	share := e.Store(2).Stats().Shards
 	closeEngine(t, e)
 	b.drives[2].gone = true
@@ -114,12 +109,7 @@ func replaceCut(t *testing.T, rng *rand.Rand, k int64) (cut bool) {
 	b.relocateAfter = 1
 	e := b.open()
 	mustBucket(t, e, "b")
-	want := map[string][]byte{}
-	for i := range 12 {
-		key := fmt.Sprintf("k%d", i)
-		want[key] = noise(uint64(i), 20<<10+i)
-		mustPut(t, e, "b", key, want[key])
-	}
+	want := mustPuts(t, e, 12, 20<<10)
 	closeEngine(t, e)
 	b.drives[2].gone = true
 	e = b.open()
@@ -140,11 +130,7 @@ func replaceCut(t *testing.T, rng *rand.Rand, k int64) (cut bool) {
 	}
 	cut = p.left.Load() < 0
 	b.power = nil
-	keep := rng.IntN(101)
-	for _, d := range b.drives {
-		d.mem = d.mem.CrashClone(rng, keep)
-		d.fs = d.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: keep, RNG: rng})
-	}
+	b.darken(rng)
 	e = b.open()
 	defer closeEngine(t, e)
 	for key, body := range want {

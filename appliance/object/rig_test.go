@@ -184,6 +184,18 @@ func mustPut(t testing.TB, e store.Store, bucket, key string, body []byte) store
 	return o
 }
 
+// mustPuts puts n objects of about that size, and gives their bytes by key.
+func mustPuts(t testing.TB, e store.Store, n, sizeBytes int) map[string][]byte {
+	t.Helper()
+	want := map[string][]byte{}
+	for i := range n {
+		key := fmt.Sprintf("k%d", i)
+		want[key] = noise(uint64(i), sizeBytes+i)
+		mustPut(t, e, "b", key, want[key])
+	}
+	return want
+}
+
 func put(e store.Store, bucket, key string, body []byte) (store.Object, error) {
 	return e.Put(context.Background(), store.PutRequest{Bucket: bucket, Key: key,
 		SizeBytes: int64(len(body)), Body: bytes.NewReader(body)})
