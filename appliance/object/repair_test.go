@@ -3,7 +3,6 @@ package object_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/millrace/millrace/appliance/erasure"
