@@ -17,6 +17,9 @@ import (
 // served: mutations that some members have are completed on the others, then what is pending is kept or freed.
 func (e *Engine) recover(ctx context.Context) error {
 	e.janitor = newJanitor(e)
+	if err := e.dropStale(ctx); err != nil {
+		return fmt.Errorf("look for old copies of drives: %w", err)
+	}
 	if err := e.rollForward(ctx); err != nil {
 		return fmt.Errorf("roll forward: %w", err)
 	}
