@@ -302,15 +302,19 @@ func TestConnectionLimits(t *testing.T) {
 	a, b := v.attack(t), v.attack(t)
 	a.shake()
 	b.shake()
+	live := func(want uint64) {
+		for uint64(v.dev.Counters().Live) != want {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	live(2)
 	third := v.attack(t)
 	_, _ = third.Write(startFrame{revision: 1}.append(nil))
 	if got, _ := io.ReadAll(third); len(got) > 0 {
 		t.Errorf("third connection of an address got an answer: %q", got)
 	}
 	_ = a.Close()
-	for v.dev.Counters().Live != 1 {
-		time.Sleep(time.Millisecond)
-	}
+	live(1)
 	v.attack(t).shake()
 }
 
