@@ -54,6 +54,7 @@ func (r *Requester) run(
 	}
 	rest := cutter{segs: local}
 	r.wr = WorkRequest{Op: op, Addr: part.Addr, RKey: part.RKey}
+	run := max(1, r.queue.Depth()/4)
 	for first := true; err == nil && (first || n > 0); first = false {
 		if r.queue.Outstanding() == r.queue.Depth() {
 			if err = r.wait(ctx, c); err != nil {
@@ -64,6 +65,8 @@ func (r *Requester) run(
 		n -= took
 		// One fence at the end covers all that went before it.
 		r.wr.Unfenced = unfenced || n > 0
+		// Runs of a quarter of the queue, so that there is always one under way while another completes.
+		r.wr.More = n > 0 && r.wr.ID%uint64(run) != 0 && r.queue.Outstanding()+1 < r.queue.Depth()
 		if err = c.Post(&r.wr, r.queue); errors.Is(err, ErrQueueFull) && r.queue.Outstanding() > 0 {
 			if err = r.wait(ctx, c); err == nil {
 				err = c.Post(&r.wr, r.queue)

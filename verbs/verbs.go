@@ -67,6 +67,9 @@ type DeviceInfo struct {
 	MaxSegments int
 	// SendDepth and RecvDepth are the most work requests of each kind that a connection holds.
 	SendDepth, RecvDepth int
+	// Registers is true where every Bind registers memory, since the device has no windows that hold: correct,
+	// but slow, and memory that is bound is pinned and counted twice.
+	Registers bool
 }
 
 // Device is one RDMA device, opened. Its methods may be called from many goroutines.
@@ -136,6 +139,9 @@ type WorkRequest struct {
 	// all bytes yet. Without it, the completion means that the peer has them, and also has those of all
 	// earlier work requests of the connection. On hardware both are the same.
 	Unfenced bool
+	// More says that the caller posts another work request at once, whatever becomes of this one: a provider may
+	// hold this one back until then, and complete both together. The last one of a run must not have it.
+	More bool
 }
 
 // Conn is a connection, or what acts as one where the transport has none. Its methods may be called from

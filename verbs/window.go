@@ -11,6 +11,10 @@ import (
 // (0xc000 … 0xfffe), which no port of a fabric has as its own, and ports on RoCE have 0.
 const LIDSoft = 0xfffe
 
+// LIDRC marks, in the same way, an endpoint that is dialled for a reliable connection of hardware: the number
+// behind the address is a TCP port, where both sides tell each other their queue pairs.
+const LIDRC = 0xfffd
+
 // Endpoint is the port of a peer: the address and the number behind it. It is comparable.
 type Endpoint struct {
 	// GID is an IPv6 or IPv4-mapped address; with Session it is the ID of a session.
