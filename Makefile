@@ -21,7 +21,7 @@ FUZZTIME   ?= 5s
 TORTURE    ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-arm64 run demo test lint unit race test-arm64 test-clients fuzz torture bench clean
+.PHONY: help build build-arm64 run demo test lint unit race test-arm64 test-clients test-dpu fuzz torture bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,14 @@ test-arm64: ## unit tests as arm64 programs, by user-mode emulation
 
 test-clients: build ## aws CLI, s3cmd, rclone, boto3, minio-go and aws-sdk-go-v2 against bin/millrace
 	cd s3/clienttest && $(GO) vet ./... && MILLRACE_BIN=$(CURDIR)/bin/millrace $(GO) test -count=1 -timeout 20m ./...
+
+# What the guests of make test-dpu need, as Debian names the packages.
+DPU_NEEDS  := qemu-system-aarch64:qemu-system-arm qemu-system-x86_64:qemu-system-x86 depmod:kmod modprobe:kmod xz:xz-utils
+
+test-dpu: build build-arm64 ## boot guests in QEMU: RDMA and NVMe on a real kernel (fetches Debian packages into var)
+	@missing=; for need in $(DPU_NEEDS); do PATH=$$PATH:/usr/sbin:/sbin command -v $${need%%:*} >/dev/null || missing="$$missing $${need##*:}"; done; \
+	  test -z "$$missing" || { echo "test-dpu needs these Debian packages:$$missing"; exit 1; }
+	$(GO) test -count=1 -timeout 30m ./appliance/dputest -dpu $(DPU_FLAGS)
 
 fuzz: ## run every fuzz test for FUZZTIME (5s)
 	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \
