@@ -67,7 +67,7 @@ func (r root) libraries(file string) ([]string, error) {
 			needed = append(needed, interpreter)
 		}
 		for _, lib := range needed {
-			name, err := r.library(lib)
+			name, err := r.find(lib)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
@@ -85,8 +85,8 @@ func (r root) libraries(file string) ([]string, error) {
 	return out, nil
 }
 
-// library finds a library by its name, where the loader looks for it (ld.so(8)), or takes a path as it is.
-func (r root) library(name string) (string, error) {
+// find looks for a library by its name, where the loader looks for it (ld.so(8)), or takes a path as it is.
+func (r root) find(name string) (string, error) {
 	if r == "" {
 		return "", fmt.Errorf("guest: needs %s: no set of packages has it", name)
 	}

@@ -40,6 +40,7 @@ type ExitError struct {
 	Signal string // "" when none did
 }
 
+// Error names the command and how it ended.
 func (e *ExitError) Error() string {
 	if e.Signal != "" {
 		return fmt.Sprintf("in guest: %s: ended by signal: %s", strings.Join(e.Args, " "), e.Signal)

@@ -28,6 +28,7 @@ type Error struct {
 	Description string
 }
 
+// Error names the command and gives what QEMU says.
 func (e *Error) Error() string { return fmt.Sprintf("qmp: %s: %s", e.Command, e.Description) }
 
 // An Event is something that QEMU tells unasked.
