@@ -74,7 +74,7 @@ type File struct {
 // A Drive is an emulated NVMe drive with one namespace, on a PCIe port of its own. The n-th of a configuration has
 // the device ID "nvme<n>", counted from 0, and usually the same name in the guest.
 type Drive struct {
-	// Source is a raw file, or "unix:PATH" for an NBD server at that socket.
+	// Source is a raw file, or "unix:PATH" for an NBD server at that socket. "" leaves the port empty, for PlugDrive.
 	Source      string
 	Serial      string // "": DRIVE<n>
 	SectorBytes int    // 512 or 4096; 0: 512

@@ -194,7 +194,12 @@ func (b builder) file(path, source string, mode uint32) error {
 
 // setup is what the init program is told, but for the modules.
 func (c Config) setup() agent.Setup {
-	s := agent.Setup{Links: c.Links, Namespaces: len(c.Drives)}
+	s := agent.Setup{Links: c.Links}
+	for _, d := range c.Drives {
+		if d.Source != "" {
+			s.Namespaces++
+		}
+	}
 	// The user network of QEMU: this address, the machine outside at 10.0.2.2.
 	s.Interfaces = append(s.Interfaces, agent.Interface{Name: "eth0", Addresses: []string{"10.0.2.15/24"}})
 	if c.Fabric != nil {

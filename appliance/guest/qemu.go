@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -41,7 +42,9 @@ func (c Config) arguments(img image, dir string) []string {
 	}
 	for i, d := range c.Drives {
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=port%d,chassis=%d,slot=%d", i, i+1, i+1))
-		args = append(args, "-blockdev", d.backend(i), "-device", d.device(i))
+		if d.Source != "" {
+			args = append(args, "-blockdev", commandLine(d.backend(i)), "-device", commandLine(d.device(i)))
+		}
 	}
 	return args
 }
@@ -57,17 +60,26 @@ func (f *Fabric) arguments() []string {
 	}
 }
 
-// backend is the block device of QEMU behind a drive. A flush of the guest's is one of the file, or of the NBD server.
-func (d Drive) backend(n int) string {
+// backend is the block device of QEMU behind a drive, as QMP's blockdev-add takes it. A flush of the guest's is one of
+// the file, or of the NBD server.
+func (d Drive) backend(n int) map[string]any {
 	if socket, ok := strings.CutPrefix(d.Source, "unix:"); ok {
-		return fmt.Sprintf("driver=nbd,node-name=%s,server.type=unix,server.path=%s", nodeName(n), socket)
+		return map[string]any{"driver": "nbd", "node-name": nodeName(n), "server": map[string]any{"type": "unix", "path": socket}}
 	}
-	return fmt.Sprintf("driver=raw,node-name=%s,file.driver=file,file.filename=%s,discard=unmap", nodeName(n), d.Source)
+	return map[string]any{"driver": "raw", "node-name": nodeName(n),
+		"file": map[string]any{"driver": "file", "filename": d.Source}}
 }
 
-func (d Drive) device(n int) string {
-	return fmt.Sprintf("nvme,id=%s,bus=port%d,drive=%s,serial=%s,logical_block_size=%d,physical_block_size=%d",
-		driveID(n), n, nodeName(n), d.Serial, d.SectorBytes, max(d.SectorBytes, 4096))
+// device is the drive itself, as QMP's device_add takes it.
+func (d Drive) device(n int) map[string]any {
+	return map[string]any{"driver": "nvme", "id": driveID(n), "bus": fmt.Sprintf("port%d", n), "drive": nodeName(n),
+		"serial": d.Serial, "logical_block_size": d.SectorBytes, "physical_block_size": max(d.SectorBytes, 4096)}
+}
+
+// commandLine is a value that QEMU's options take in place of "key=value,…".
+func commandLine(value map[string]any) string {
+	b, _ := json.Marshal(value) // maps of strings and numbers can't fail
+	return string(b)
 }
 
 func nodeName(n int) string { return fmt.Sprintf("node%d", n) }
