@@ -40,6 +40,7 @@ type GIDError struct {
 	Device string
 	Port   int
 	Want   string // address, or family and interface
+	Listed bool   // the address is in the table, and still can't be used
 	Reason string
 }
 

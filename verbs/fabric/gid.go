@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 )
@@ -30,11 +31,13 @@ func FamilyOf(addr netip.Addr) Family {
 // (fe80::…) may carry the interface as its zone. The error is a *GIDError.
 func (p *Port) GIDFor(addr netip.Addr) (GID, error) {
 	want := addr.Unmap().WithZone("").As16()
+	listed := false
 	reason := "the address is not in the GID table: set it on the interface of this port"
 	for _, g := range p.GIDs {
 		if g.Bytes != want || (addr.Zone() != "" && g.Netdev != addr.Zone()) {
 			continue
 		}
+		listed = true
 		switch {
 		case g.Type != GIDRoCEv2 && p.LinkLayer != InfiniBand:
 			reason = "the address is listed for RoCE v1 only"
@@ -44,7 +47,7 @@ func (p *Port) GIDFor(addr netip.Addr) (GID, error) {
 			return g, nil
 		}
 	}
-	return GID{}, p.refuse(addr.String(), reason)
+	return GID{}, p.refuse(addr.String(), reason, listed)
 }
 
 // GIDOf returns the entry for an interface and a family. Of several, one that is routable goes before one of the link. Without
@@ -68,11 +71,11 @@ func (p *Port) GIDOf(netdev string, family Family) (GID, error) {
 	if netdev != "" {
 		want += " on " + netdev
 	}
-	return GID{}, p.refuse(want, "no entry of RoCE v2 in the GID table")
+	return GID{}, p.refuse(want, "no entry of RoCE v2 in the GID table", false)
 }
 
-func (p *Port) refuse(want, reason string) error {
-	return &GIDError{Device: p.Device, Port: p.Number, Want: want, Reason: reason}
+func (p *Port) refuse(want, reason string, listed bool) error {
+	return &GIDError{Device: p.Device, Port: p.Number, Want: want, Listed: listed, Reason: reason}
 }
 
 // foreign says whether the interface is in another network namespace.
@@ -93,7 +96,8 @@ type Place struct {
 }
 
 // PlaceOf returns where addr, an address of this machine, can be used for RDMA. Ports that carry traffic go first.
-// The error wraps ErrNoDevice if there is no device of this network namespace, else it is of the last port tried.
+// The error wraps ErrNoDevice if there is no device of this network namespace; else it is a *GIDError, of a port that lists the
+// address if there is one.
 func (f *Fabric) PlaceOf(addr netip.Addr) (Place, error) {
 	return f.search(func(p *Port) (GID, error) { return p.GIDFor(addr) })
 }
@@ -116,7 +120,9 @@ func (f *Fabric) search(choose func(*Port) (GID, error)) (Place, error) {
 			g, err := choose(&d.Ports[j])
 			switch {
 			case err != nil:
-				last = err
+				if e := (*GIDError)(nil); !errors.As(last, &e) || !e.Listed {
+					last = err
+				}
 			case d.Ports[j].Active():
 				return Place{d, &d.Ports[j], g}, nil
 			case idle.Device == nil:

@@ -102,9 +102,14 @@ func TestPlaceOf(t *testing.T) {
 		want   string // device, or "" with err
 		index  int
 		err    error
+		reason string
 	}{
 		{name: "first port", addr: "192.168.7.1", want: "mlx5_0", index: 3},
 		{name: "second port", addr: "192.168.8.1", want: "mlx5_1", index: 3},
+		{name: "a port that lists it for RoCE v1 is named, not the last", addr: "192.168.7.1", err: fabric.ErrNoGID, reason: "RoCE v1 only",
+			change: func(s *fabrictest.Sys, _ *fabrictest.Kernel) {
+				*s = s.With("class/infiniband/mlx5_0/ports/1/gid_attrs/types/3", "IB/RoCE v1\n")
+			}},
 		{name: "no port", addr: "192.168.9.1", err: fabric.ErrNoGID},
 		{name: "a port that is down", addr: "192.168.7.1", want: "mlx5_0", index: 3,
 			change: func(s *fabrictest.Sys, _ *fabrictest.Kernel) { *s = s.With(state, "1: DOWN\n") }},
@@ -128,6 +133,9 @@ func TestPlaceOf(t *testing.T) {
 			got, err := read(t, sys, k).PlaceOf(netip.MustParseAddr(tt.addr))
 			if !errors.Is(err, tt.err) {
 				t.Fatalf("error %v; want %v", err, tt.err)
+			}
+			if err != nil && !strings.Contains(err.Error(), tt.reason) {
+				t.Errorf("error %v; want %q in it", err, tt.reason)
 			}
 			if tt.err == nil && (got.Device.Name != tt.want || got.GID.Index != tt.index || got.Port.Device != tt.want) {
 				t.Errorf("%s port %d index %d; want %s index %d", got.Device.Name, got.Port.Number, got.GID.Index, tt.want, tt.index)

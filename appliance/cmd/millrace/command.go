@@ -47,7 +47,8 @@ type runner func(ctx context.Context, env *environment, args []string) error
 func commands() []command {
 	return []command{
 		serveCommand(), getCommand(), putCommand(), lsCommand(), rmCommand(), mbCommand(), rbCommand(),
-		benchCommand(), poolCommand(), driveCommand(), fsckCommand(), dumpCommand(), versionCommand(),
+		benchCommand(), poolCommand(), driveCommand(), fsckCommand(), dumpCommand(), rdmaCommand(),
+		versionCommand(),
 	}
 }
 

@@ -149,6 +149,9 @@ func Pairs(netdev string, gids ...string) []GID {
 	return out
 }
 
+// Bridge is the PCI bridge above the adapter of MLX5.
+const Bridge = "0000:00:01.0"
+
 // MLX5 is an adapter with two functions of one port each, on p0 (192.168.7.1, 2001:db8:7::1) and p1 (192.168.8.1), MTU 9000.
 func MLX5() (Sys, Kernel) {
 	sys := Join(
@@ -162,10 +165,12 @@ func MLX5() (Sys, Kernel) {
 	for i, name := range []string{"mlx5_0", "mlx5_1"} {
 		dir := "class/infiniband/" + name + "/"
 		bdf := fmt.Sprintf("0000:03:00.%d", i)
-		sys[dir+"device"] = "->../../../bus/pci/devices/" + bdf
-		sys["bus/pci/devices/"+bdf+"/driver"] = "->../../../bus/pci/drivers/mlx5_core"
-		sys["bus/pci/devices/"+bdf+"/numa_node"] = "0\n"
-		sys["bus/pci/drivers/mlx5_core/module"] = "->../../../module/mlx5_core"
+		at := "devices/pci0000:00/" + Bridge + "/" + bdf + "/"
+		sys["bus/pci/devices/"+bdf] = "->../../../" + strings.TrimSuffix(at, "/")
+		sys[dir+"device"] = "->../../../" + strings.TrimSuffix(at, "/")
+		sys[at+"driver"] = "->../../../../bus/pci/drivers/mlx5_core"
+		sys[at+"numa_node"] = "0\n"
+		sys["bus/pci/drivers/mlx5_core/module"] = "->../../../../module/mlx5_core"
 		sys[dir+"fw_ver"] = "32.39.1002\n"
 		sys[dir+"board_id"] = "MT_0000000884\n"
 	}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package dcb
+
+// Get returns ErrUnsupported.
+func Get(string) (State, error) { return State{}, ErrUnsupported }
