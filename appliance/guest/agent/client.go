@@ -25,10 +25,20 @@ type Command struct {
 	Stderr io.Writer // nil: dropped
 }
 
+// How long Ping waits for an answer, the first time, and how much longer each time after. A connection that is made
+// before the guest has a network hangs for seconds in QEMU's network, where one made later does not.
+const (
+	firstPing  = 200 * time.Millisecond
+	pingGrowth = 1.2
+)
+
 // Ping returns when the agent answers: then the guest is set up. It fails at once if the setup failed.
 func (c Client) Ping(ctx context.Context) error {
-	for {
-		failed, err := c.do(ctx, request{Op: opPing}, nil, nil, nil)
+	for patience := float64(firstPing); ; patience *= pingGrowth {
+		begin := time.Now()
+		once, cancel := context.WithTimeout(ctx, time.Duration(patience))
+		failed, err := c.do(once, request{Op: opPing}, nil, nil, nil)
+		cancel()
 		if err == nil {
 			if failed.Error != "" {
 				return fmt.Errorf("guest: %s", failed.Error)
@@ -38,7 +48,7 @@ func (c Client) Ping(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("guest: the agent doesn't answer: %w", errors.Join(context.Cause(ctx), err))
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(firstPing - time.Since(begin)): // when the connection was refused
 		}
 	}
 }

@@ -67,7 +67,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{conn: conn, answers: make(chan message), done: make(chan struct{}), arrived: make(chan struct{})}
+	c := &Client{conn: conn, answers: make(chan message, 1), done: make(chan struct{}), arrived: make(chan struct{})}
 	go c.read()
 	if _, err := c.Do(ctx, "qmp_capabilities", nil); err != nil {
 		conn.Close()
@@ -100,7 +100,7 @@ func (c *Client) read() {
 		default:
 			select {
 			case c.answers <- m:
-			default: // nobody waits: its command was given up, and so was the connection
+			default: // two for one command
 				c.fail(errors.New("qmp: an answer to no command"))
 				return
 			}
