@@ -105,8 +105,11 @@ func TestRequest(t *testing.T) {
 
 // TestGetLoopback asks the kernel of this machine. The loopback interface has no DCB on any.
 func TestGetLoopback(t *testing.T) {
-	if s, err := Get("lo"); err == nil {
-		t.Errorf("Get(lo) = %+v; want an error", s)
+	if s, err := Get("lo"); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("Get(lo) = %+v, %v; want ErrUnsupported", s, err)
+	}
+	if _, err := Get("no-such-netdev"); err == nil || errors.Is(err, ErrFormat) {
+		t.Errorf("Get of no interface: %v; want what the kernel says", err)
 	}
 	if _, err := Get("a/b"); !errors.Is(err, ErrFormat) {
 		t.Errorf("Get(a/b): %v; want ErrFormat", err)
