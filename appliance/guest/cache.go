@@ -1,13 +1,11 @@
 package guest
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -139,21 +137,4 @@ func (c *Cache) kernel(ctx context.Context, arch Arch) (dir, release string, err
 		return "", "", fmt.Errorf("guest: %s has %d kernels: remove it", dir, len(names))
 	}
 	return dir, filepath.Base(names[0]), nil
-}
-
-// output runs a program of this machine and gives its standard output. Its standard error is part of the error.
-// Programs of system administration are found without a PATH that has them.
-func output(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		path = filepath.Join("/sbin", name)
-	}
-	cmd := exec.CommandContext(ctx, path, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return stdout.Bytes(), nil
 }

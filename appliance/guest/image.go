@@ -34,11 +34,11 @@ func (c *Cache) makeImage(ctx context.Context, cfg Config, dir string) (image, e
 	if err != nil {
 		return image{}, err
 	}
-	initProgram := filepath.Join(dir, "init")
+	initProgram := filepath.Join(dir, initName)
 	if err := buildInit(ctx, cfg.Arch, initProgram); err != nil {
 		return image{}, err
 	}
-	img := image{kernel: vmlinux(kernelDir, release, cfg.Arch), initramfs: filepath.Join(dir, "initramfs")}
+	img := image{kernel: vmlinux(kernelDir, release, cfg.Arch), initramfs: filepath.Join(dir, initramfsName)}
 	out, err := os.Create(img.initramfs)
 	if err != nil {
 		return image{}, err

@@ -97,9 +97,11 @@ func (c Config) kernelLine() string {
 
 // The files in a guest's folder.
 const (
-	consoleName = "console.log"
-	qemuLogName = "qemu.log"
-	qmpName     = "qmp"
+	consoleName   = "console.log"
+	qemuLogName   = "qemu.log"
+	qmpName       = "qmp"
+	initName      = "init"
+	initramfsName = "initramfs"
 )
 
 // forwards reads the answer to "info usernet": which port outside leads to each port of the guest. A line of it:

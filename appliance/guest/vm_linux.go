@@ -24,13 +24,12 @@ type VM struct {
 	// QMP controls the machine: drives are pulled and plugged with it.
 	QMP *qmp.Client
 
-	config    Config
-	dir       string
-	temporary bool
-	ports     map[int]int
-	cancel    context.CancelFunc
-	exited    chan struct{}
-	exitErr   error // valid once exited is closed
+	config  Config
+	folder  folder
+	ports   map[int]int
+	cancel  context.CancelFunc
+	exited  chan struct{}
+	exitErr error // valid once exited is closed
 }
 
 // Start boots a guest and returns when its agent answers. The guest is killed when ctx ends.
@@ -39,27 +38,19 @@ func (c *Cache) Start(ctx context.Context, cfg Config) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	vm := &VM{config: cfg, dir: cfg.Dir, exited: make(chan struct{})}
-	if vm.dir == "" {
-		vm.temporary = true
-		vm.dir, err = os.MkdirTemp("", "guest-")
-	} else {
-		err = os.MkdirAll(vm.dir, 0o755)
-	}
-	if err != nil {
+	vm := &VM{config: cfg, exited: make(chan struct{})}
+	if vm.folder, err = newFolder(cfg.Dir); err != nil {
 		return nil, err
 	}
-	img, err := c.makeImage(ctx, cfg, vm.dir)
+	img, err := c.makeImage(ctx, cfg, vm.folder.path)
 	if err != nil {
-		vm.removeFiles()
-		return nil, err
+		return nil, errors.Join(err, vm.folder.remove())
 	}
 	ctx, vm.cancel = context.WithTimeoutCause(ctx, cfg.Deadline,
 		fmt.Errorf("guest: not done within its %v", cfg.Deadline))
 	if err := vm.launch(ctx, img); err != nil {
 		vm.cancel()
-		vm.removeFiles()
-		return nil, err
+		return nil, errors.Join(err, vm.folder.remove())
 	}
 	if err := vm.connect(ctx); err != nil {
 		err = fmt.Errorf("%w\n%s", err, vm.Console())
@@ -71,11 +62,11 @@ func (c *Cache) Start(ctx context.Context, cfg Config) (*VM, error) {
 // launch starts QEMU. The system thread that does it stays until QEMU has ended, since its end would kill QEMU
 // (PR_SET_PDEATHSIG, prctl(2)): that is how nothing is left when this process dies.
 func (vm *VM) launch(ctx context.Context, img image) error {
-	log, err := os.Create(filepath.Join(vm.dir, qemuLogName))
+	log, err := os.Create(filepath.Join(vm.folder.path, qemuLogName))
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, vm.config.emulator(), vm.config.arguments(img, vm.dir)...)
+	cmd := exec.CommandContext(ctx, vm.config.emulator(), vm.config.arguments(img, vm.folder.path)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
@@ -105,7 +96,7 @@ func (vm *VM) connect(ctx context.Context) error {
 	}()
 	var err error
 	for vm.QMP == nil {
-		if vm.QMP, err = qmp.Dial(ctx, filepath.Join(vm.dir, qmpName)); err == nil {
+		if vm.QMP, err = qmp.Dial(ctx, filepath.Join(vm.folder.path, qmpName)); err == nil {
 			break
 		}
 		select {
@@ -146,7 +137,7 @@ func (vm *VM) Console() string {
 	const tailBytes = 8 << 10
 	var out string
 	for _, name := range []string{qemuLogName, consoleName} {
-		b, err := os.ReadFile(filepath.Join(vm.dir, name))
+		b, err := os.ReadFile(filepath.Join(vm.folder.path, name))
 		if err != nil {
 			continue
 		}
@@ -185,18 +176,5 @@ func (vm *VM) Close() error {
 	if vm.QMP != nil {
 		vm.QMP.Close()
 	}
-	return vm.removeFiles()
-}
-
-func (vm *VM) removeFiles() error {
-	if vm.temporary {
-		return os.RemoveAll(vm.dir)
-	}
-	var errs []error
-	for _, name := range []string{"init", "initramfs", qmpName} {
-		if err := os.Remove(filepath.Join(vm.dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return vm.folder.remove()
 }
