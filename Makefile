@@ -15,6 +15,8 @@ ARM64      ?= ./nvme/... ./s3/checksum/... ./s3/chunked/... ./s3/sigv4/... ./s3/
 	./appliance/record/... ./appliance/object/... ./verbs/... ./s3/rdma/...
 # Emulation is ten times slower. These tests are long, and what they test is the same on any processor.
 ARM64_SKIP ?= TestHistory|TestReplace|TestFull|TestPowerCut|TestDamagedShardIsHealed|TestLostDrive|TestRepair|TestScrub|TestLargestSegment
+# Programs with the libibverbs provider are linked to the C library.
+ARM64_LIBC ?= /usr/aarch64-linux-gnu
 QEMU       ?= $(firstword $(shell command -v qemu-aarch64-static qemu-aarch64))
 FUZZTIME   ?= 5s
 # How long make torture goes on: a Go duration.
@@ -53,7 +55,8 @@ race: ## tests of the concurrent packages under the race detector
 
 test-arm64: ## unit tests as arm64 programs, by user-mode emulation
 	@test -n "$(QEMU)" || { echo 'needs qemu-aarch64-static (Debian: qemu-user-static)'; exit 1; }
-	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -short -timeout 30m -skip '$(ARM64_SKIP)' -exec $(QEMU) $(ARM64)
+	@test -d $(ARM64_LIBC) || { echo 'needs the C library for arm64 (Debian: libc6-arm64-cross)'; exit 1; }
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -short -timeout 30m -skip '$(ARM64_SKIP)' -exec '$(QEMU) -L $(ARM64_LIBC)' $(ARM64)
 
 test-clients: build ## aws CLI, s3cmd, rclone, boto3, minio-go and aws-sdk-go-v2 against bin/millrace
 	cd s3/clienttest && $(GO) vet ./... && MILLRACE_BIN=$(CURDIR)/bin/millrace $(GO) test -count=1 -timeout 20m ./...
