@@ -1,0 +1,127 @@
+package ibverbs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/fabric"
+)
+
+// Dial connects to a listener of this provider: the two sides tell each other their queue pairs by a TCP connection, which
+// then stays open for as long as the queue pairs are connected.
+func (d *Device) Dial(ctx context.Context, to verbs.Endpoint, private []byte) (verbs.Conn, error) {
+	c, err := d.dial(ctx, to, private)
+	if err != nil {
+		return nil, &verbs.Error{Op: "dial", Provider: Provider, Peer: to.String(), Err: err}
+	}
+	return c, nil
+}
+
+func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*conn, error) {
+	addr := to.Addr()
+	switch {
+	case len(private) > verbs.MaxPrivateBytes:
+		return nil, fmt.Errorf("%d bytes of private data: %w", len(private), verbs.ErrTooLarge)
+	case to.Session:
+		return nil, fmt.Errorf("a session can't be dialled: %w", verbs.ErrUnreachable)
+	case to.LID != verbs.LIDRC:
+		return nil, fmt.Errorf("LID %#x is not the mark of this provider: %w", to.LID, verbs.ErrUnreachable)
+	case to.QPN == 0 || to.QPN > 0xffff:
+		return nil, fmt.Errorf("%d is no TCP port: %w", to.QPN, verbs.ErrUnreachable)
+	case addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return nil, fmt.Errorf("not the address of a host: %w", verbs.ErrUnreachable)
+	}
+	if err := d.reserve(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
+	defer cancel()
+	tcp, gid, err := d.dialTCP(ctx, netip.AddrPortFrom(addr, uint16(to.QPN)))
+	if err != nil {
+		d.unreserve()
+		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
+	}
+	s, err := d.prepare(gid, true)
+	if err != nil {
+		d.unreserve()
+		_ = tcp.Close()
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(time.Unix(1, 0)) })
+	c, err := d.initiate(tcp, s, to, private)
+	if !stop() && err == nil {
+		err = ctx.Err()
+		c.start(tcp)
+		_ = c.Close()
+		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
+	}
+	if err != nil {
+		_ = s.Close()
+		_ = tcp.Close()
+		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
+	}
+	c.start(tcp)
+	return c, nil
+}
+
+// dialTCP connects from the address of the GID that the queue pair will have, so that the peer can check it.
+func (d *Device) dialTCP(ctx context.Context, to netip.AddrPort) (*net.TCPConn, fabric.GID, error) {
+	gid, err := d.gidTowards(to.Addr())
+	if err != nil {
+		return nil, gid, err
+	}
+	from := gid.Addr()
+	if from.IsLinkLocalUnicast() && from.Is6() {
+		from = from.WithZone(gid.Netdev)
+		to = netip.AddrPortFrom(to.Addr().WithZone(gid.Netdev), to.Port())
+	}
+	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), KeepAliveConfig: keepAlive()}
+	nc, err := dialer.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, gid, err
+	}
+	return nc.(*net.TCPConn), gid, nil
+}
+
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+}
+
+func (d *Device) initiate(tcp *net.TCPConn, s *setup, to verbs.Endpoint, private []byte) (*conn, error) {
+	ask := d.frameOf(kindRequest, s, private)
+	if _, err := tcp.Write(ask.append(nil)); err != nil {
+		return nil, err
+	}
+	got, err := readFrame(tcp, kindReply)
+	if err != nil {
+		return nil, err
+	}
+	if got.rc.GID != to.GID {
+		return nil, fmt.Errorf("peer has queue pairs at %s", netip.AddrFrom16(got.rc.GID).Unmap())
+	}
+	addr := netip.AddrPortFrom(to.Addr(), uint16(to.QPN))
+	c, err := s.connect(got.rc, d.agree(&got), verbs.Peer{Addr: addr, Private: got.data}, func() {})
+	if err != nil {
+		return nil, err
+	}
+	ready := frame{kind: kindReady, rc: s.local}
+	// If that fails, the connection finds out by itself.
+	_, _ = tcp.Write(ready.append(nil))
+	return c, nil
+}
+
+func (d *Device) frameOf(kind frameKind, s *setup, data []byte) *frame {
+	return &frame{kind: kind, rc: s.local, mtu: uint8(d.mtu.Load()), inits: d.inits, reads: d.reads, data: data}
+}
+
+// start starts a connection whose life is that of a TCP connection.
+func (c *conn) start(tcp *net.TCPConn) {
+	_ = tcp.SetDeadline(time.Time{})
+	c.tcp = tcp
+	go c.run()
+	go c.watchPeer()
+}
