@@ -34,13 +34,20 @@ func (e *Error) Unwrap() error { return e.Errno }
 
 // Handles of the library's objects: addresses of its structures, 0 for none.
 type (
-	Context uintptr // struct ibv_context: an open device
-	PD      uintptr // protection domain
-	MR      uintptr // memory region
-	MW      uintptr // memory window
-	Channel uintptr // completion channel
-	CQ      uintptr // completion queue
-	QP      uintptr // queue pair
+	// Context is a struct ibv_context: an open device.
+	Context uintptr
+	// PD is a protection domain.
+	PD uintptr
+	// MR is a memory region.
+	MR uintptr
+	// MW is a memory window.
+	MW uintptr
+	// Channel is a completion channel.
+	Channel uintptr
+	// CQ is a completion queue.
+	CQ uintptr
+	// QP is a queue pair.
+	QP uintptr
 )
 
 // Keys are those of a memory region: for local use, and for peers.

@@ -1,0 +1,241 @@
+package ibverbs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/ibverbs"
+	"github.com/millrace/millrace/verbs/token"
+)
+
+var (
+	serveAt  = flag.String("serve", "", "address and port at which TestServe waits for TestDial of another machine")
+	dialTo   = flag.String("dial", "", "address and port of a TestServe")
+	pingPong = flag.String("pingpong", "", "address and port of an ibv_rc_pingpong that waits, with -m 4096 and -n 100")
+)
+
+func openHardware(t testing.TB, cfg ibverbs.Config) (*ibverbs.Device, netip.Addr) {
+	t.Helper()
+	name, addr := hardware(t)
+	cfg.Device = name
+	d, err := ibverbs.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d, addr
+}
+
+func registerHardware(t testing.TB, d verbs.Device, n int) verbs.Region {
+	t.Helper()
+	r, err := d.Register(make([]byte, n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// pattern fills b with bytes that both sides know.
+func pattern(b []byte, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := 0; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], r.Uint64())
+	}
+}
+
+func postOne(t testing.TB, c verbs.Conn, q *verbs.Queue, op verbs.Opcode, local []byte) {
+	t.Helper()
+	if err := c.Post(&verbs.WorkRequest{Op: op, Local: [][]byte{local}}, q); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func takeOne(t testing.TB, q *verbs.Queue) verbs.Completion {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	done, err := q.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done.Err != nil {
+		t.Fatal(done.Err)
+	}
+	return done
+}
+
+const (
+	peerBytes = 3<<20 + 4321
+	written   = "written"
+)
+
+// TestServe is the passive side of a transfer between two machines: it tells the other its window, and looks at what
+// was written into it.
+func TestServe(t *testing.T) {
+	if *serveAt == "" {
+		t.Skip("needs -serve, and TestDial on another machine")
+	}
+	d, _ := openHardware(t, ibverbs.Config{})
+	r := registerHardware(t, d, peerBytes+4096)
+	window, message := r.Bytes()[:peerBytes], r.Bytes()[peerBytes:]
+	pattern(window, 1)
+	accepted := make(chan verbs.Conn, 1)
+	l, err := d.Listen(netip.MustParseAddrPort(*serveAt), func(c verbs.Conn) { accepted <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := r.Bind(0, peerBytes, verbs.RemoteRead|verbs.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := b.Window(l.Endpoint()).Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("serving")
+	c := <-accepted
+	q := verbs.NewQueue(2)
+	n := copy(message, tok.String())
+	postOne(t, c, q, verbs.OpRecv, message[2048:])
+	postOne(t, c, q, verbs.OpSend, message[:n])
+	for range 2 {
+		if done := takeOne(t, q); done.Op == verbs.OpRecv && string(message[2048:][:done.Bytes]) != written {
+			t.Errorf("peer sends %q; want %q", message[2048:][:done.Bytes], written)
+		}
+	}
+	want := make([]byte, peerBytes)
+	pattern(want, 2)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if !bytes.Equal(window, want) {
+		t.Error("the window does not hold what the peer wrote")
+	}
+	<-c.Done() // the peer has seen that its window is gone, or has ended
+}
+
+// TestDial is the active side.
+func TestDial(t *testing.T) {
+	if *dialTo == "" {
+		t.Skip("needs -dial, and TestServe on another machine")
+	}
+	d, _ := openHardware(t, ibverbs.Config{})
+	at := netip.MustParseAddrPort(*dialTo)
+	ep := verbs.Endpoint{GID: at.Addr().As16(), QPN: uint32(at.Port()), LID: verbs.LIDRC}
+	ctx := context.Background()
+	c, err := d.Dial(ctx, ep, []byte("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := registerHardware(t, d, peerBytes+4096)
+	local, message := r.Bytes()[:peerBytes], r.Bytes()[peerBytes:]
+	q := verbs.NewQueue(2)
+	postOne(t, c, q, verbs.OpRecv, message[:token.Size])
+	tok, err := token.Parse(string(message[:takeOne(t, q).Bytes]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := verbs.WindowOf(tok)
+	if w.Endpoint != ep {
+		t.Errorf("endpoint in the token is %+v; want %+v", w.Endpoint, ep)
+	}
+	req := verbs.NewRequester(d.Info(), 8)
+	if err := req.Read(ctx, c, w, 0, [][]byte{local}); err != nil {
+		t.Fatal(err)
+	}
+	want := make([]byte, peerBytes)
+	pattern(want, 1)
+	if !bytes.Equal(local, want) {
+		t.Error("READ brought other bytes than the peer has")
+	}
+	pattern(local, 2)
+	// In pieces, so that several work requests are under way.
+	var pieces [][]byte
+	for rest := local; len(rest) > 0; {
+		n := min(len(rest), 100_001)
+		pieces, rest = append(pieces, rest[:n]), rest[n:]
+	}
+	if err := req.Write(ctx, c, w, 0, pieces, false); err != nil {
+		t.Fatal(err)
+	}
+	postOne(t, c, q, verbs.OpSend, message[:copy(message, written)])
+	takeOne(t, q)
+	if got := d.Counters().Initiated; got.WriteBytes != peerBytes || got.ReadBytes != peerBytes || got.SendOps != 1 {
+		t.Errorf("counters %+v", got)
+	}
+}
+
+// TestPingPong plays the client of ibv_rc_pingpong from rdma-core: 100 messages each way.
+func TestPingPong(t *testing.T) {
+	if *pingPong == "" {
+		t.Skip("needs -pingpong, and an ibv_rc_pingpong on another machine")
+	}
+	const size, rounds = 4096, 100
+	d, _ := openHardware(t, ibverbs.Config{})
+	s, err := d.PrepareRC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.DialTimeout("tcp", *pingPong, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	// "lid:queue pair:psn:gid", ended by a zero byte.
+	own := s.Local()
+	fmt.Fprintf(tcp, "%04x:%06x:%06x:%x\x00", own.LID, own.QPN, own.PSN, own.GID)
+	reply := make([]byte, 4+1+6+1+6+1+32+1)
+	if _, err := io.ReadFull(tcp, reply); err != nil {
+		t.Fatal(err)
+	}
+	remote := verbs.RCAddress{Port: 1}
+	var gid string
+	if _, err := fmt.Sscanf(string(reply[:len(reply)-1]), "%x:%x:%x:%s", &remote.LID, &remote.QPN, &remote.PSN, &gid); err != nil {
+		t.Fatalf("reply %q: %v", reply, err)
+	}
+	if n, err := hex.Decode(remote.GID[:], []byte(gid)); n != 16 || err != nil {
+		t.Fatalf("reply %q: GID %q", reply, gid)
+	}
+	c, err := s.Connect(context.Background(), remote)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := registerHardware(t, d, 2*size)
+	in, out := r.Bytes()[:size], r.Bytes()[size:]
+	want := bytes.Repeat([]byte{0x7b}, size)
+	copy(out, want)
+	sent, received := verbs.NewQueue(1), verbs.NewQueue(1)
+	postOne(t, c, received, verbs.OpRecv, in)
+	if _, err := tcp.Write([]byte("done\x00")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range rounds {
+		postOne(t, c, sent, verbs.OpSend, out)
+		if got := takeOne(t, received); got.Bytes != size || !bytes.Equal(in, want) {
+			t.Fatalf("message %d: %d bytes, or not the right ones", i, got.Bytes)
+		}
+		clear(in)
+		if i < rounds-1 {
+			postOne(t, c, received, verbs.OpRecv, in)
+		}
+		takeOne(t, sent)
+	}
+	if got := d.Counters().Initiated; got.SendOps != rounds || got.SendBytes != rounds*size {
+		t.Errorf("counters %+v", got)
+	}
+}
