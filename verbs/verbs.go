@@ -24,6 +24,9 @@ type Access uint8
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite
+	// Scratch, with RemoteWrite, says that the owner doesn't mind what is in the memory behind the bytes that peers have
+	// written so far. A provider may then put bytes there for a moment, or leave them.
+	Scratch
 )
 
 // Opcode is the kind of a work request.
@@ -61,6 +64,8 @@ type DeviceInfo struct {
 	Name     string
 	// Moves is false for a device that completes work requests without moving bytes.
 	Moves bool
+	// FenceCosts is true if a work request without Unfenced takes a turn more than one with it.
+	FenceCosts bool
 	// MaxMessageBytes is the most that one work request moves.
 	MaxMessageBytes int64
 	// MaxSegments is the most slices of local memory in one work request.

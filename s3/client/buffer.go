@@ -19,7 +19,8 @@ var ErrTooSmall = errors.New("the memory is too small for the object")
 
 // GetBuffer fills dst from its start with the object, or a range of it, by one request. By RDMA the server writes
 // straight into dst, which must be registered (Register) for that; an object of 4 GiB or more goes by
-// DownloadBuffer or in ranges. After an error the content of dst is undefined.
+// DownloadBuffer or in ranges. After an error the content of dst is undefined, and as by io.Reader all of dst may be
+// used as scratch space meanwhile.
 func (c *Client) GetBuffer(ctx context.Context, bucket, key string, dst []byte, o GetOptions) (GetResult, error) {
 	if o.Length > int64(len(dst)) {
 		return GetResult{}, fmt.Errorf("GetObject %s/%s: %w", bucket, key, ErrTooSmall)

@@ -349,3 +349,33 @@ func FuzzContentRange(f *testing.F) {
 		}
 	})
 }
+
+// TestRDMABytesAreAwaited: where the server leaves the fence to the client, its answer is not the end, and a call that is
+// given up gives the memory back.
+func TestRDMABytesAreAwaited(t *testing.T) {
+	for _, late := range []bool{true, false} {
+		p := newPeer(t, func(p *peer, w http.ResponseWriter, r *http.Request, window verbs.Window) {
+			if r.Header.Get(headerRDMAFence) != "client" || !strings.Contains(r.Header.Get("Authorization"), "x-millrace-rdma-fence") {
+				t.Errorf("GET with %v; want the fence offered, and signed", r.Header)
+			}
+			send := func() { time.Sleep(20 * time.Millisecond); _ = p.write(window, 100) }
+			if late {
+				go send()
+			}
+			w.Header()["Etag"] = []string{`"e"`}
+			w.Header().Set(headerRDMAReply, "200")
+			w.Header().Set(headerRDMABytes, "100")
+			w.Header().Set(headerRDMAFence, "client")
+		})
+		c, mem := p.clientOf(ModeRequire)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		got, err := c.GetBuffer(ctx, "b", "k", mem, GetOptions{})
+		cancel()
+		switch {
+		case late && (err != nil || !bytes.Equal(mem, p.mem) || got.RDMABytes != 100):
+			t.Errorf("GetBuffer() = %+v, %v before the bytes were there", got, err)
+		case !late && !errors.Is(err, context.DeadlineExceeded):
+			t.Errorf("GetBuffer() of bytes that don't come = %+v, %v; want it given up", got, err)
+		}
+	}
+}

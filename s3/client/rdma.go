@@ -26,6 +26,8 @@ const (
 	headerRDMAToken = "X-Amz-Rdma-Token"
 	headerRDMAReply = "X-Amz-Rdma-Reply"
 	headerRDMABytes = "X-Amz-Rdma-Bytes-Transferred"
+	// headerRDMAFence with "client" says that this side can tell when it has all bytes: the server need not ask.
+	headerRDMAFence = "X-Millrace-Rdma-Fence"
 )
 
 const (
@@ -332,6 +334,9 @@ func (c *Client) exchangeOnce(
 		return reply{}, &broken{err}
 	}
 	defer leave()
+	if access == verbs.RemoteWrite {
+		access |= verbs.Scratch
+	}
 	binding, err := memory.region.Bind(off, n, access)
 	if err != nil {
 		return reply{}, &broken{err}
@@ -341,13 +346,43 @@ func (c *Client) exchangeOnce(
 	if err != nil {
 		return reply{}, err
 	}
-	return c.control(ctx, r, token.String(), n)
+	counts, ok := binding.(counting)
+	if !ok || access&verbs.RemoteWrite == 0 {
+		return c.control(ctx, r, token.String(), n, false)
+	}
+	got, err := c.control(ctx, r, token.String(), n, true)
+	if err == nil && got.header.Get(headerRDMAFence) == "client" {
+		err = placed(ctx, counts, got.bytes)
+	}
+	return got, err
 }
 
-// control sends a call with a token, and judges the answer.
-func (c *Client) control(ctx context.Context, r *call, token string, window int64) (reply, error) {
+// counting is a binding whose device counts the bytes that peers write there.
+type counting interface {
+	Placed(ctx context.Context, n int64) error
+}
+
+// placedLimit is how long bytes may be on their way after the server has sent them all.
+const placedLimit = 5 * time.Second
+
+// placed waits for the n bytes that the server says to have written.
+func placed(ctx context.Context, b counting, n int64) error {
+	limited, cancel := context.WithTimeout(ctx, placedLimit)
+	defer cancel()
+	err := b.Placed(limited, n)
+	if err != nil && ctx.Err() == nil {
+		return &broken{err}
+	}
+	return err
+}
+
+// control sends a call with a token, and judges the answer. counts says that this side can tell when it has all bytes.
+func (c *Client) control(ctx context.Context, r *call, token string, window int64, counts bool) (reply, error) {
 	req := c.request(ctx, r)
 	req.Header[headerRDMAToken] = []string{token}
+	if counts {
+		req.Header[headerRDMAFence] = []string{"client"}
+	}
 	if err := c.sign(req, sigv4.UnsignedPayload); err != nil {
 		return reply{}, err
 	}
@@ -423,7 +458,7 @@ func declinedBy(e *Error, hold time.Duration) error {
 func (c *Client) probe(ctx context.Context, r *call) error {
 	ask := call{op: r.op, method: http.MethodPut, bucket: r.bucket, key: r.key,
 		query: url.Values{"partNumber": {"1"}, "uploadId": {"rdma-probe"}}}
-	_, err := c.control(ctx, &ask, "?", 0)
+	_, err := c.control(ctx, &ask, "?", 0, false)
 	var answer *Error
 	var no *declined
 	switch {

@@ -28,6 +28,7 @@ const (
 	headerBareToken   = "X-Rdma-Info"
 	headerReply       = "X-Amz-Rdma-Reply"
 	headerTransferred = "X-Amz-Rdma-Bytes-Transferred"
+	headerFence       = "X-Millrace-Rdma-Fence" // "client": the client counts the bytes that come
 )
 
 // RDMA moves object bytes between buffers of this machine and windows of clients' memory.
@@ -45,6 +46,9 @@ type RDMARequest struct {
 	SizeBytes int64
 	Peer      netip.Addr // where the HTTP request came from
 	AccessKey string     // who signed it
+	// ClientFences means that the client can tell by itself when it has all bytes that were written: Write and Flush
+	// need not wait for that.
+	ClientFences bool
 }
 
 // RDMATransfer moves the bytes of one window, in order. It serves one goroutine.
@@ -53,9 +57,11 @@ type RDMATransfer interface {
 	io.Writer
 	// Read gets the next bytes of the window; io.EOF after the last.
 	io.Reader
-	// Flush returns when the client has all bytes that were written.
-	Flush() error
-	// Close ends the transfer. When it has returned, the window is not touched any more.
+	// Flush returns when the client has all bytes that were written: fenced. It returns at once, and false, if the
+	// client is to wait for them itself.
+	Flush() (fenced bool, err error)
+	// Close ends the transfer. When it has returned, the window is not touched any more, but by bytes that a client
+	// which fences itself still waits for.
 	Close()
 }
 
@@ -86,6 +92,8 @@ const (
 type rdmaAsk struct {
 	window verbs.Window
 	bare   bool // the token came as x-rdma-info
+	fences bool // the client can tell when it has everything
+	left   bool // it must, since the server has not waited for that
 	opened bool // bytes went this way, if any went
 	in     int64
 	out    int64
@@ -124,7 +132,11 @@ func (g *Gateway) parseRDMA(r *request) error {
 	if err != nil {
 		return badToken(err.Error())
 	}
-	r.rdma = &rdmaAsk{window: verbs.WindowOf(t), bare: isBare}
+	fence := h[headerFence]
+	r.rdma = &rdmaAsk{
+		window: verbs.WindowOf(t), bare: isBare,
+		fences: len(fence) == 1 && fence[0] == "client" && r.identity.SignedHeaders.Has("x-millrace-rdma-fence"),
+	}
 	return nil
 }
 
@@ -170,6 +182,7 @@ func (g *Gateway) transfer(ctx context.Context, r *request, n int64,
 	defer cancel()
 	t, err := g.config.RDMA.Open(limited, RDMARequest{
 		Window: r.rdma.window, SizeBytes: n, Peer: peerAddr(r.HTTP), AccessKey: r.identity.AccessKey,
+		ClientFences: r.rdma.fences,
 	})
 	if err != nil {
 		return err
@@ -229,9 +242,10 @@ func (m *metered) Read(p []byte) (int, error) {
 }
 
 // Flush waits for the client to have everything.
-func (m *metered) Flush() error {
-	m.err = m.RDMATransfer.Flush()
-	return m.err
+func (m *metered) Flush() (bool, error) {
+	fenced, err := m.RDMATransfer.Flush()
+	m.err = err
+	return fenced, err
 }
 
 func peerAddr(r *http.Request) netip.Addr {
@@ -253,6 +267,9 @@ func (a *rdmaAsk) answer(resp *response, moved int64) {
 	}
 	resp.set(headerReply, strconv.Itoa(status))
 	resp.set(headerTransferred, strconv.FormatInt(moved, 10))
+	if a.left {
+		resp.set(headerFence, "client")
+	}
 }
 
 // sendWindow writes a range of an object into the client's window.
@@ -262,7 +279,9 @@ func (g *Gateway) sendWindow(ctx context.Context, r *request, object store.Reade
 		if err := object.WriteRange(ctx, t, resp.span.Offset, n); err != nil {
 			return err
 		}
-		return t.Flush()
+		fenced, err := t.Flush()
+		r.rdma.left = !fenced
+		return err
 	})
 	if err == nil && r.rdma.out != n {
 		err = io.ErrShortWrite

@@ -40,7 +40,8 @@ type transfer struct {
 	size   int64 // what will be moved
 	at     int64 // what was
 	wrote  bool
-	fenced bool // the client has everything that was written
+	fenced bool // the client has everything that was written, or is told that it must wait for that
+	fences bool // the client can wait for it by itself
 	lease  *verbs.Lease
 	req    *verbs.Requester
 	local  [1][]byte
@@ -51,6 +52,7 @@ type transfer struct {
 func (t *Transport) begin(ctx context.Context, r *gateway.RDMARequest, l *verbs.Lease) *transfer {
 	x := &transfer{
 		t: t, ctx: ctx, window: r.Window, size: r.SizeBytes, lease: l, req: t.free.Get().(*verbs.Requester),
+		fences: r.ClientFences && t.info.FenceCosts,
 	}
 	x.hard, x.kill = context.WithCancel(context.WithoutCancel(ctx))
 	x.stop = context.AfterFunc(ctx, func() { time.AfterFunc(grace, x.kill) })
@@ -133,7 +135,7 @@ func (x *transfer) post(p []byte, write bool) error {
 	}
 	x.local[0] = p
 	if write {
-		x.fenced = x.at+int64(len(p)) == x.size
+		x.fenced = !x.fences && x.at+int64(len(p)) == x.size
 		x.err = x.req.Write(x.hard, x.lease, x.window, x.at, x.local[:], !x.fenced)
 		x.wrote = true
 	} else {
@@ -147,7 +149,16 @@ func (x *transfer) post(p []byte, write bool) error {
 }
 
 // Flush implements gateway.RDMATransfer.
-func (x *transfer) Flush() error {
+func (x *transfer) Flush() (bool, error) {
+	if x.err == nil && x.fences && x.at == x.size {
+		x.fenced = true
+		return false, nil
+	}
+	return true, x.fence()
+}
+
+// fence returns when the client has all bytes that were written.
+func (x *transfer) fence() error {
 	if x.err == nil && x.wrote && !x.fenced {
 		x.err = x.req.Write(x.hard, x.lease, x.window, x.at, nil, false)
 		x.fenced = x.err == nil
@@ -163,7 +174,7 @@ func (x *transfer) Close() {
 	}
 	if x.wrote && !x.fenced {
 		soon := time.AfterFunc(grace, x.kill)
-		_ = x.Flush()
+		_ = x.fence()
 		soon.Stop()
 	}
 	x.stop()

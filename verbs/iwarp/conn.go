@@ -74,6 +74,7 @@ func (d *Device) start(tcp *net.TCPConn, l link, onEnd func()) (*conn, error) {
 	_ = tcp.SetDeadline(time.Time{})
 	raw, err := tcp.SyscallConn()
 	if err == nil {
+		withinHost(tcp, raw)
 		from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort()
 		c := &conn{
 			dev: d, tcp: tcp, raw: raw, crc: l.crc, ord: l.ord, ours: l.speak, speak: l.speak, onEnd: onEnd,

@@ -42,7 +42,9 @@ func (c *conn) onWrite(h *header) (fault, error) {
 	x.bound, x.to, x.rest = nil, h.to, cursor{}
 	if h.payload() > 0 { // a WRITE of nothing needs no right to anything (RFC 5040 §5.2)
 		if x.last == nil || x.last.stag != h.stag {
-			x.last = c.dev.binding(h.stag)
+			if x.last = c.dev.binding(h.stag); x.last != nil {
+				x.last.claim(c)
+			}
 		}
 		if x.last == nil {
 			return faultTaggedSTag, nil
@@ -54,6 +56,7 @@ func (c *conn) onWrite(h *header) (fault, error) {
 		if f != noFault {
 			return f, nil
 		}
+		x.ahead.begin(h, x.writeGot == 0)
 	}
 	f, err := c.place(h)
 	if f != noFault || err != nil {
@@ -65,7 +68,13 @@ func (c *conn) onWrite(h *header) (fault, error) {
 		if x.ready || x.writeGot > 0 || c.ours {
 			c.dev.meter.Served.Add(verbs.OpWrite, x.writeGot)
 		}
-		x.writeGot = 0
+		x.ahead.length, x.writeGot = x.writeGot, 0
+	}
+	if h.payload() > 0 { // counted above before its owner is told
+		if x.last.writer == c {
+			x.last.high = max(x.last.high, h.to+uint64(h.payload()))
+		}
+		x.last.arrivals.add(int64(h.payload()))
 	}
 	return noFault, nil
 }

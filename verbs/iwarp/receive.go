@@ -38,6 +38,8 @@ type receiver struct {
 	rest  cursor // else local memory
 	tail  int    // how much to read behind it into buf
 	fault fault
+	ahead ahead
+	small []byte // buf, unless more had to be put there
 
 	vectors []unix.Iovec
 	try     func(fd uintptr) bool
@@ -46,13 +48,19 @@ type receiver struct {
 }
 
 func (x *receiver) init(c *conn) {
-	x.buf = make([]byte, stagingBytes)
-	x.vectors = make([]unix.Iovec, 0, maxPieces+1)
+	x.small = make([]byte, stagingBytes)
+	x.buf = x.small
+	x.vectors = make([]unix.Iovec, 0, maxPieces+2*aheadPlain+2)
 	x.sendMSN, x.readMSN = 1, 1
 	x.try = c.tryRead
 }
 
 func (c *conn) receiveAll() {
+	defer func() {
+		if c.rx.last != nil {
+			c.rx.last.arrivals.lose()
+		}
+	}()
 	for {
 		h, err := c.nextHeader()
 		f := noFault
@@ -108,7 +116,7 @@ func (c *conn) refuse(f fault, header []byte) {
 func (c *conn) drain() {
 	x := &c.rx
 	for n := 0; n < drainBytes; n += x.w {
-		x.r, x.w = 0, 0
+		x.empty()
 		if c.fetch(1) != nil {
 			break
 		}
@@ -137,7 +145,10 @@ func (c *conn) fetch(n int) error {
 	if x.w-x.r >= n {
 		return nil
 	}
-	if x.r+n > len(x.buf) || x.r == x.w {
+	switch {
+	case x.r == x.w:
+		x.empty()
+	case x.r+n > len(x.buf):
 		x.w = copy(x.buf, x.buf[x.r:x.w])
 		x.r = 0
 	}
@@ -150,6 +161,9 @@ func (c *conn) fetch(n int) error {
 	}
 	return nil
 }
+
+// empty says that nothing in buf is of use any more.
+func (x *receiver) empty() { x.buf, x.r, x.w = x.small, 0, 0 }
 
 // read does one round of reading, waiting if need be.
 func (c *conn) read() error {
@@ -173,7 +187,7 @@ func (c *conn) read() error {
 func (c *conn) tryRead(fd uintptr) bool {
 	x := &c.rx
 	for {
-		n, errno, f := x.readOnce(fd, c.crc)
+		n, errno, f := x.readOnce(fd, c)
 		switch {
 		case f != noFault:
 			x.fault = f
@@ -197,9 +211,10 @@ func (c *conn) tryRead(fd uintptr) bool {
 }
 
 // readOnce does one readv: what is missing of the payload into its memory, the rest into buf.
-func (x *receiver) readOnce(fd uintptr, crc bool) (int, unix.Errno, fault) {
+func (x *receiver) readOnce(fd uintptr, c *conn) (int, unix.Errno, fault) {
 	v, direct := x.vectors[:0], 0
 	var mem []byte
+	var ahead bool
 	if x.want > 0 && x.bound != nil {
 		x.bound.mu.RLock()
 		defer x.bound.mu.RUnlock()
@@ -208,6 +223,10 @@ func (x *receiver) readOnce(fd uintptr, crc bool) (int, unix.Errno, fault) {
 			return 0, 0, f
 		}
 		v, direct = appendVector(v, mem), x.want
+		if ahead = x.w == 0 && x.bound.looksAhead(c); ahead {
+			mem = x.bound.mem[x.to-x.bound.base:]
+			v = x.foresee(v, mem, c.ahead())
+		}
 	} else if x.want > 0 {
 		for at := x.rest; direct < x.want && len(v) < maxPieces; {
 			p := at.take(x.want - direct)
@@ -216,7 +235,7 @@ func (x *receiver) readOnce(fd uintptr, crc bool) (int, unix.Errno, fault) {
 			direct += len(p)
 		}
 	}
-	if direct == x.want {
+	if direct == x.want && !ahead {
 		v = appendVector(v, x.buf[x.w:x.w+x.tail])
 	}
 	n, errno := vectored(unix.SYS_READV, fd, v)
@@ -224,25 +243,36 @@ func (x *receiver) readOnce(fd uintptr, crc bool) (int, unix.Errno, fault) {
 		return 0, errno, noFault
 	}
 	placed := min(n, direct)
-	x.w += n - placed
-	x.tail -= n - placed
+	if ahead {
+		x.sort(n-placed, mem)
+	} else {
+		x.w += n - placed
+		x.tail -= n - placed
+	}
 	x.want -= placed
 	if x.bound != nil {
 		x.to += uint64(placed)
-		mem = mem[:placed]
-		if crc {
-			x.crc = crcUpdate(x.crc, mem)
+		if c.crc {
+			x.crc = crcUpdate(x.crc, mem[:placed])
 		}
 		return n, 0, noFault
 	}
 	for placed > 0 {
 		p := x.rest.take(placed)
 		placed -= len(p)
-		if crc {
+		if c.crc {
 			x.crc = crcUpdate(x.crc, p)
 		}
 	}
 	return n, 0, noFault
+}
+
+// ahead is the most payloads that are foreseen at once.
+func (c *conn) ahead() int {
+	if c.crc {
+		return aheadCRC
+	}
+	return aheadPlain
 }
 
 // place moves the payload of an FPDU, n bytes, to its memory: x.bound from x.to on, or x.rest. Then it
@@ -255,7 +285,12 @@ func (c *conn) place(h *header) (fault, error) {
 		x.crc = crcUpdate(0, x.buf[x.r:x.r+h.hdrBytes])
 	}
 	x.r += h.hdrBytes
-	if have := min(n, x.w-x.r); have > 0 {
+	if len(x.ahead.guesses) > 0 {
+		if f := c.foreseen(); f != noFault {
+			return f, nil
+		}
+	}
+	if have := min(x.want, x.w-x.r); have > 0 {
 		if f := c.copyOut(x.buf[x.r : x.r+have]); f != noFault {
 			return f, nil
 		}
@@ -263,7 +298,7 @@ func (c *conn) place(h *header) (fault, error) {
 	}
 	trailer := pad(h.ulpdu) + crcBytes
 	if x.want > 0 {
-		x.r, x.w = 0, 0
+		x.empty()
 		x.tail = trailer + headerBytes
 		if h.last {
 			x.tail = len(x.buf)

@@ -156,6 +156,12 @@ type binding struct {
 	// and exclusively to revoke. Such calls never wait, so revoking is quick, whatever the peer does.
 	mu  sync.RWMutex
 	mem []byte // nil once revoked
+	// writer is the connection that wrote first, shared tells that others did too. high is how far the writer has come.
+	writer *conn
+	shared bool
+	high   uint64
+
+	arrivals arrivals
 }
 
 // Bind opens [off, off+n) to peers.

@@ -10,11 +10,9 @@ import (
 	"github.com/millrace/millrace/verbs"
 )
 
-// Bounds of one writev: enough bytes to make the call cheap, few enough that a CRC is computed over
-// bytes that are still in the cache when the kernel copies them.
+// Bounds of one writev: a MiB goes in one, with what is left of it after whole FPDUs, and the fence.
 const (
-	batchBytes   = 512 << 10
-	bigBatch     = 1 << 20 // without CRC
+	batchBytes   = 1088 << 10
 	batchVectors = 128
 	maxPieces    = 32 // slices of memory in one FPDU
 	glueBytes    = 8 << 10
@@ -87,11 +85,11 @@ func (c *conn) sendRest() bool {
 	return c.pump(true)
 }
 
-// atOnceBytes is how large a message may be to be sent on the spot. TCP seldom takes more at once.
-const atOnceBytes = 64 << 10
+// atOnceBytes is how large a message may be to be sent on the spot: what TCP may take at once.
+const atOnceBytes = 1 << 20
 
-// send sends a message of n bytes, and what else there is: a small one on the caller's goroutine, as far as
-// TCP takes it at once, so that nobody has to be woken. The rest is the sending goroutine's.
+// send sends a message of n bytes, and what else there is, on the caller's goroutine as far as TCP takes it at once, so
+// that nobody has to be woken. The rest, and larger ones, are the sending goroutine's.
 func (c *conn) send(n int64) {
 	if n > atOnceBytes || !c.txMu.TryLock() {
 		c.poke() // who has it may have looked already
@@ -141,7 +139,7 @@ func (c *conn) blaming() bool {
 func (c *conn) fill() {
 	t := &c.tx
 	t.glue, t.vectors, t.size, t.bound = t.glue[:0], t.vectors[:0], 0, nil
-	for !t.over && t.size < c.batch() && len(t.vectors) < batchVectors && len(t.glue)+glueRoom <= cap(t.glue) {
+	for !t.over && t.size < batchBytes && len(t.vectors) < batchVectors && len(t.glue)+glueRoom <= cap(t.glue) {
 		if !t.active && !c.next() {
 			return
 		}
@@ -155,13 +153,6 @@ func (c *conn) fill() {
 			return
 		}
 	}
-}
-
-func (c *conn) batch() int {
-	if c.crc {
-		return batchBytes
-	}
-	return bigBatch
 }
 
 // next begins the next message; false when there is none now. Messages of one FPDU without memory are put in
