@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/fabric"
 )
 
 // LoopResult is what a loop measured.
@@ -205,6 +206,25 @@ func LoopFindings(
 		}
 	}
 	return c.findings
+}
+
+// LoopPlace is where a loop over hardware has to run: the port and GID of the first address to listen at that has one, else
+// of any port. The error is as of fabric.PlaceOf.
+func LoopPlace(sys System, cfg Config) (fabric.Place, error) {
+	f, err := fabric.Read(sys.Sys, sys.Kernel)
+	if err != nil {
+		return fabric.Place{}, err
+	}
+	for _, addr := range cfg.Listen {
+		if addr.IsValid() && !addr.IsUnspecified() {
+			return f.PlaceOf(addr)
+		}
+	}
+	place, err := f.Any(fabric.IPv4)
+	if err != nil {
+		place, err = f.Any(fabric.IPv6)
+	}
+	return place, err
 }
 
 // PortID names a port.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/appliance/config"
+	"github.com/millrace/millrace/verbs/ibverbs"
 	"github.com/millrace/millrace/verbs/iwarp"
 	"github.com/millrace/millrace/verbs/preflight"
 )
@@ -68,8 +69,12 @@ func (f *rdmaFlags) run(ctx context.Context, env *environment, args []string) er
 	if err != nil {
 		return err
 	}
-	system := preflight.Host(nil)
+	system := preflight.Host(func() error {
+		_, err := ibverbs.Devices()
+		return err
+	})
 	findings := preflight.Check(system, cfg)
+	findings = append(findings, f.hardware(ctx, system, cfg)...)
 	findings = append(findings, f.soft(ctx, system, cfg, peer)...)
 	for _, finding := range findings {
 		if f.json {
@@ -135,6 +140,28 @@ func (f *rdmaFlags) peerAddress() (netip.AddrPort, error) {
 	}
 	p := at.AddrPort()
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port()), nil
+}
+
+// hardware has the loop over an RDMA device. Where there is none, it was said already.
+func (f *rdmaFlags) hardware(ctx context.Context, system preflight.System, cfg preflight.Config) []preflight.Finding {
+	if f.loopSize == 0 || cfg.Mode == preflight.Soft || system.Library() != nil {
+		return nil
+	}
+	place, err := preflight.LoopPlace(system, cfg)
+	if err != nil {
+		return nil
+	}
+	dev, err := ibverbs.Open(ibverbs.Config{
+		Device: place.Device.Name, Port: place.Port.Number, Address: place.GID.Addr(),
+		Transport: ibverbs.Transport{TrafficClass: cfg.TrafficClass},
+	})
+	if err != nil {
+		return []preflight.Finding{{Check: "loop", Subject: place.Device.Name, Verdict: preflight.Problem, Found: err.Error(),
+			Advice: "see the other findings first; then the kernel's log"}}
+	}
+	defer dev.Close()
+	return preflight.LoopFindings(ctx, system, dev, netip.AddrPortFrom(place.GID.Addr(), 0), int64(f.loopSize),
+		preflight.PortID{Device: place.Device.Name, Port: place.Port.Number})
 }
 
 // soft has the findings that need the soft provider: the loop, unless only hardware matters, and the peer.
