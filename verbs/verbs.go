@@ -62,6 +62,9 @@ func (o Opcode) String() string {
 type DeviceInfo struct {
 	Provider string // "soft", "ibverbs", "null": results and metrics carry it
 	Name     string
+	// Dials are the kinds of endpoints that Dial takes, and LID is that of the endpoints of its own listeners.
+	Dials Kind
+	LID   uint16
 	// Moves is false for a device that completes work requests without moving bytes.
 	Moves bool
 	// FenceCosts is true if a work request without Unfenced takes a turn more than one with it.

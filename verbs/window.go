@@ -25,6 +25,27 @@ type Endpoint struct {
 	LID     uint16
 }
 
+// Kind is a set of kinds of endpoints.
+type Kind uint8
+
+// The kinds, as the LID tells them.
+const (
+	KindSoft     Kind = 1 << iota // LIDSoft
+	KindRC                        // LIDRC
+	KindHardware                  // any other: a DC target, or a token that doesn't tell
+)
+
+// Kind is the kind of an endpoint that is no session.
+func (e Endpoint) Kind() Kind {
+	switch e.LID {
+	case LIDSoft:
+		return KindSoft
+	case LIDRC:
+		return KindRC
+	}
+	return KindHardware
+}
+
 // EndpointAt is the endpoint of a soft device that listens at addr.
 func EndpointAt(addr netip.AddrPort) Endpoint {
 	return Endpoint{GID: addr.Addr().As16(), QPN: uint32(addr.Port()), LID: LIDSoft}

@@ -26,20 +26,22 @@ type Config struct {
 	// Scheme is the erasure scheme "K+M" of a pool that is made at the first start.
 	Scheme string `toml:"scheme"`
 
-	Listen         string        `toml:"listen"`      // the S3 address
-	MgmtListen     string        `toml:"mgmt-listen"` // the management address
-	RDMA           string        `toml:"rdma"`        // RDMAAuto …
-	RDMAListen     string        `toml:"rdma-listen"` // where clients open sessions
-	RDMAAllow      []string      `toml:"rdma-allow"`  // networks that tokens may name
-	RDMACRC        bool          `toml:"rdma-crc"`    // of the soft provider
-	RDMATimeout    time.Duration `toml:"rdma-timeout"`
-	RDMATransfers  int           `toml:"rdma-transfers"` // at once
-	Region         string        `toml:"region"`         // the S3 region that signatures must name
-	Domains        []string      `toml:"domain"`         // suffixes for virtual-host style
-	ArenaSize      Size          `toml:"arena-size"`     // the arena of I/O buffers, in bytes
-	MemoryLimit    Size          `toml:"memory-limit"`
-	MaxConnections int           `toml:"max-connections"` // open S3 connections
-	DrainTimeout   time.Duration `toml:"drain-timeout"`
+	Listen        string        `toml:"listen"`      // the S3 address
+	MgmtListen    string        `toml:"mgmt-listen"` // the management address
+	RDMA          string        `toml:"rdma"`        // RDMAAuto …
+	RDMAListen    string        `toml:"rdma-listen"` // where clients open sessions
+	RDMAAllow     []string      `toml:"rdma-allow"`  // networks that tokens may name
+	RDMACRC       bool          `toml:"rdma-crc"`    // of the soft provider
+	RDMATimeout   time.Duration `toml:"rdma-timeout"`
+	RDMATransfers int           `toml:"rdma-transfers"` // at once
+	// RDMATrafficClass is that of the packets of RDMA hardware: DSCP × 4.
+	RDMATrafficClass int           `toml:"rdma-traffic-class"`
+	Region           string        `toml:"region"`     // the S3 region that signatures must name
+	Domains          []string      `toml:"domain"`     // suffixes for virtual-host style
+	ArenaSize        Size          `toml:"arena-size"` // the arena of I/O buffers, in bytes
+	MemoryLimit      Size          `toml:"memory-limit"`
+	MaxConnections   int           `toml:"max-connections"` // open S3 connections
+	DrainTimeout     time.Duration `toml:"drain-timeout"`
 	// ScrubInterval is the time between two scrubs of a drive, 0 for none; ScrubRate bounds what a scrub reads of each
 	// drive, RepairRate what a repair writes of all together, in bytes a second, 0 for no bound.
 	ScrubInterval time.Duration `toml:"scrub-interval"`
@@ -90,22 +92,23 @@ const (
 // Default returns the configuration that holds where nothing else was said.
 func Default() Config {
 	return Config{
-		Listen:         "127.0.0.1:9000",
-		MgmtListen:     "127.0.0.1:9443",
-		RDMA:           RDMAAuto,
-		RDMACRC:        true,
-		RDMATimeout:    8 * time.Second,
-		RDMATransfers:  256,
-		Region:         "us-east-1",
-		ArenaSize:      96 * MiB,
-		MemoryLimit:    128 * MiB,
-		MaxConnections: 4096,
-		DrainTimeout:   30 * time.Second,
-		ScrubInterval:  14 * 24 * time.Hour,
-		ScrubRate:      64 * MiB,
-		RelocateAfter:  10 * time.Minute,
-		LogFormat:      LogText,
-		LogLevel:       "info",
+		Listen:           "127.0.0.1:9000",
+		MgmtListen:       "127.0.0.1:9443",
+		RDMA:             RDMAAuto,
+		RDMACRC:          true,
+		RDMATimeout:      8 * time.Second,
+		RDMATransfers:    256,
+		RDMATrafficClass: 96,
+		Region:           "us-east-1",
+		ArenaSize:        96 * MiB,
+		MemoryLimit:      128 * MiB,
+		MaxConnections:   4096,
+		DrainTimeout:     30 * time.Second,
+		ScrubInterval:    14 * 24 * time.Hour,
+		ScrubRate:        64 * MiB,
+		RelocateAfter:    10 * time.Minute,
+		LogFormat:        LogText,
+		LogLevel:         "info",
 	}
 }
 

@@ -96,7 +96,6 @@ func TestValidate(t *testing.T) {
 		{"--dir d --listen 9000", `listen "9000": want HOST:PORT`},
 		{"--dir d --rdma soft --rdma-allow 192.0.2.0/24 --rdma-allow 2001:db8::1", ""},
 		{"--dir d --rdma null", ""},
-		{"--dir d --rdma verbs", `rdma "verbs": this version has the soft provider only`},
 		{"--dir d --rdma-allow 192.0.2", `rdma-allow "192.0.2": want an address`},
 		{"--dir d --rdma-timeout 0s", "rdma-timeout 0s"},
 		{"--dir d --rdma-transfers 0", "rdma-transfers 0"},

@@ -91,9 +91,7 @@ func (c *Config) validateNetwork() error {
 func (c *Config) validateRDMA() error {
 	var errs []error
 	switch c.RDMA {
-	case RDMAAuto, RDMASoft, RDMAOff, RDMANull:
-	case RDMAVerbs:
-		errs = append(errs, fmt.Errorf("rdma %q: this version has the soft provider only", c.RDMA))
+	case RDMAAuto, RDMASoft, RDMAVerbs, RDMAOff, RDMANull:
 	default:
 		errs = append(errs, fmt.Errorf("rdma %q: want auto, soft, verbs or off", c.RDMA))
 	}
@@ -102,6 +100,9 @@ func (c *Config) validateRDMA() error {
 	}
 	if c.RDMATimeout <= 0 {
 		errs = append(errs, fmt.Errorf("rdma-timeout %v: want more than 0", c.RDMATimeout))
+	}
+	if c.RDMATrafficClass < 0 || c.RDMATrafficClass > 255 {
+		errs = append(errs, fmt.Errorf("rdma-traffic-class %d: want 0 to 255", c.RDMATrafficClass))
 	}
 	if c.RDMATransfers < 1 {
 		errs = append(errs, fmt.Errorf("rdma-transfers %d: want at least 1", c.RDMATransfers))

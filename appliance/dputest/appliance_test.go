@@ -35,7 +35,7 @@ type jbof struct {
 func newJBOF(t *testing.T, arch guest.Arch) *jbof {
 	t.Helper()
 	j := &jbof{t: t, config: guest.Config{Arch: arch, CPUs: 2, MemoryMiB: 1024, Forward: []int{s3Port, mgmtPort},
-		Sets: []guest.Set{guest.FileSystems(), guest.BusyBox()}, Files: []guest.File{buildMillrace(t, arch)}}}
+		Sets: []guest.Set{guest.GLibc(), guest.FileSystems(), guest.BusyBox()}, Files: []guest.File{buildMillrace(t, arch)}}}
 	dir := t.TempDir()
 	for i := range j.drives {
 		file, socket := filepath.Join(dir, fmt.Sprint("drive", i)), filepath.Join(dir, fmt.Sprint("nbd", i))

@@ -18,13 +18,15 @@ const (
 	rightAddress = "192.0.2.2"
 )
 
-// startPair boots two guests of one configuration with a cable between them. Each has the RDMA device rxe0 over it.
+// startPair boots two guests of one configuration with a cable between them; the drives are the left one's. Each has the RDMA
+// device rxe0 over it.
 func startPair(t *testing.T, cfg guest.Config) (left, right *guest.VM) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "fabric")
 	cfg.Links = []guest.Link{{Name: "rxe0", Type: "rxe", NetDev: "eth1"}}
 	cfg.Fabric = &guest.Fabric{Socket: socket, Listen: true, Addresses: []string{leftAddress + "/24"}}
 	left = start(t, cfg)
+	cfg.Drives = nil
 	cfg.Fabric = &guest.Fabric{Socket: socket, Addresses: []string{rightAddress + "/24"}}
 	right = start(t, cfg)
 	return left, right

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -271,5 +272,22 @@ func TestRDMAModes(t *testing.T) {
 		if declined := r.metric(`millrace_rdma_declined_total{reason="off"}`); declined != 0 != (tc.mode == "off") {
 			t.Errorf("rdma %s: %v requests declined", tc.mode, declined)
 		}
+	}
+}
+
+// TestVerbsWithoutHardware: a server that must have RDMA hardware does not start without it, and makes no drives.
+func TestVerbsWithoutHardware(t *testing.T) {
+	if found, _ := filepath.Glob("/sys/class/infiniband/*"); len(found) > 0 {
+		t.Skip("there is an RDMA device")
+	}
+	c := config.Default()
+	c.Dir, c.RDMA = filepath.Join(t.TempDir(), "d"), config.RDMAVerbs
+	c.Listen, c.MgmtListen = "127.0.0.1:0", "127.0.0.1:0"
+	err := Run(t.Context(), c, Options{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler), Getenv: func(string) string { return "" }})
+	if err == nil || !strings.Contains(err.Error(), "open RDMA") {
+		t.Errorf("Run with rdma=verbs = %v; want an error of RDMA", err)
+	}
+	if _, err := os.Stat(filepath.Join(c.Dir, "drives")); err == nil {
+		t.Error("drives were made")
 	}
 }

@@ -82,16 +82,19 @@ func run(ctx context.Context, c *config.Config, o Options, open openBackend) err
 	if err != nil {
 		return err
 	}
+	fabric, err := openFabric(c, o.Logger) // before the drives, too: it may be unfit
+	if err != nil {
+		return err
+	}
 	back, err := open(ctx, c, o.Logger)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // stopped before it was ready; nothing was served
+			err = nil // stopped before it was ready; nothing was served
 		}
-		return err
+		return errors.Join(err, fabric.close())
 	}
-	fabric, err := openFabric(c, back.memory, o.Logger)
-	if err != nil {
-		return errors.Join(err, back.close())
+	if err := fabric.attach(c, back.memory); err != nil {
+		return errors.Join(err, fabric.close(), back.close())
 	}
 	a := newAppliance(c, o, back, fabric, root)
 	a.serve(listeners, certificate)

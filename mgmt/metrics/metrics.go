@@ -48,8 +48,8 @@ type Sources struct {
 	Drives func() []Drive
 	Arena  func() Arena
 	Engine func() Engine
-	// RDMA is nil where there is none: its metrics are then zero.
-	RDMA func() RDMATraffic
+	// RDMA has an entry for each provider in use; the metrics of others are zero.
+	RDMA func() []RDMATraffic
 	// Requests is the number of S3 requests in progress.
 	Requests func() int64
 	// DataShares gives k and n of the pool's scheme, for the usable capacity.

@@ -28,9 +28,9 @@ func testSet() *Set {
 		},
 		Arena:  func() Arena { return Arena{SizeBytes: 96, UsedBytes: 4} },
 		Engine: func() Engine { return Engine{DegradedReads: 3, ScrubDamaged: 2} },
-		RDMA: func() RDMATraffic {
-			return RDMATraffic{Provider: "soft", ReadOps: 2, ReadBytes: 20, WriteOps: 3, WriteBytes: 30, Failed: 4, Connections: 5,
-				BouncedBytes: 6, DeviceCopiedBytes: 7}
+		RDMA: func() []RDMATraffic {
+			return []RDMATraffic{{Provider: "soft", ReadOps: 2, ReadBytes: 20, WriteOps: 3, WriteBytes: 30, Failed: 4, Connections: 5,
+				BouncedBytes: 6, DeviceCopiedBytes: 7}}
 		},
 		Requests:   func() int64 { return 1 },
 		DataShares: func() (int, int) { return 2, 3 },
@@ -62,7 +62,7 @@ func TestScrape(t *testing.T) {
 		`millrace_rdma_connections{provider="soft"} 5`,
 		`millrace_rdma_copied_bytes_total{by="bounce",provider="soft"} 6`,
 		`millrace_rdma_copied_bytes_total{by="device",provider="soft"} 7`,
-		`millrace_rdma_bytes_total{direction="write",provider="verbs"} 0`,
+		`millrace_rdma_bytes_total{direction="write",provider="ibverbs"} 0`,
 		`millrace_rdma_declined_total{reason="off"} 0`,
 		`millrace_drive_read_bytes_total{drive="00"} 7`,
 		`millrace_drive_written_bytes_total{drive="00"} 9`,

@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // RDMATraffic is what an RDMA device has done since it was opened, on this side's initiative.
 type RDMATraffic struct {
@@ -43,16 +47,18 @@ func (p *pool) collectRDMA(
 	live := desc("millrace_rdma_connections", "RDMA connections that live.", "provider")
 	copied := desc("millrace_rdma_copied_bytes_total", "Bytes moved by RDMA that were copied in this process: "+
 		"bounce, for not being in registered memory; device, by the provider.", "by", "provider")
-	var t RDMATraffic
+	var all []RDMATraffic
 	if p.sources.RDMA != nil {
-		t = p.sources.RDMA()
+		all = p.sources.RDMA()
 	}
-	for _, provider := range []string{"soft", "verbs", "null"} {
-		var shown RDMATraffic
-		if provider == t.Provider {
-			shown = t
-		} else if provider == "null" {
+	for _, provider := range []string{"soft", "ibverbs", "null"} {
+		at := slices.IndexFunc(all, func(t RDMATraffic) bool { return t.Provider == provider })
+		if at < 0 && provider == "null" {
 			continue // it is for measuring only
+		}
+		var shown RDMATraffic
+		if at >= 0 {
+			shown = all[at]
 		}
 		count(operations, shown.ReadOps, "read", provider)
 		count(operations, shown.WriteOps, "write", provider)

@@ -12,13 +12,17 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/ibverbs"
 	"github.com/millrace/millrace/verbs/iwarp"
 )
 
-// DeviceConfig says how a Device is opened. The zero value is the soft provider.
+// DeviceConfig says how a Device is opened. The zero value is hardware where there is any, else the soft provider.
 type DeviceConfig struct {
-	// Verbs is an open device, which Close closes; nil opens the soft provider.
+	// Verbs is an open device, which Close closes; nil opens one of Provider.
 	Verbs verbs.Device
+	// Provider is ProviderSoft, ProviderHardware, or "" for hardware where there is an RDMA device with an active port, else
+	// soft.
+	Provider string
 	// NoCRC lets the soft provider leave out the CRC of its frames where the server offers that too.
 	NoCRC bool
 	// PoolBytes is the registered memory for calls that read or write a stream; 0 is DefaultPoolBytes. With
@@ -28,6 +32,33 @@ type DeviceConfig struct {
 
 // DefaultPoolBytes is enough for MaxParallel parts of DefaultPartBytes.
 const DefaultPoolBytes = MaxParallel * DefaultPartBytes
+
+// The values of DeviceConfig.Provider.
+const (
+	ProviderSoft     = iwarp.Provider
+	ProviderHardware = ibverbs.Provider
+)
+
+// openVerbs opens the device that the configuration asks for.
+func (c DeviceConfig) openVerbs() (verbs.Device, error) {
+	if c.Verbs != nil {
+		return c.Verbs, nil
+	}
+	switch c.Provider {
+	case "", ProviderHardware:
+		dev, err := ibverbs.Open(ibverbs.Config{})
+		if err == nil {
+			return dev, nil
+		}
+		if c.Provider != "" {
+			return nil, err
+		}
+	case ProviderSoft:
+	default:
+		return nil, fmt.Errorf("RDMA provider %q: want %s or %s", c.Provider, ProviderSoft, ProviderHardware)
+	}
+	return iwarp.Open(iwarp.Config{NoCRC: c.NoCRC}), nil
+}
 
 // Device is the RDMA device of a process: opened once, shared by clients. It owns the registered memory; all
 // that a transfer adds is a binding. Its methods may be called from many goroutines.
@@ -48,9 +79,9 @@ func OpenDevice(c DeviceConfig) (*Device, error) {
 	if c.PoolBytes < 0 {
 		return nil, fmt.Errorf("pool of %d bytes", c.PoolBytes)
 	}
-	v := c.Verbs
-	if v == nil {
-		v = iwarp.Open(iwarp.Config{NoCRC: c.NoCRC})
+	v, err := c.openVerbs()
+	if err != nil {
+		return nil, err
 	}
 	d := &Device{verbs: v, provider: v.Info().Provider, listeners: map[netip.Addr]verbs.Endpoint{},
 		sessions: map[string]*session{}}
@@ -200,7 +231,9 @@ func (d *Device) session(ctx context.Context, address string) (*session, error) 
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSession(d.verbs, verbs.EndpointAt(netip.AddrPortFrom(addrs[0].Unmap(), uint16(number))))
+	server := verbs.EndpointAt(netip.AddrPortFrom(addrs[0].Unmap(), uint16(number)))
+	server.LID = d.verbs.Info().LID
+	s, err := newSession(d.verbs, server)
 	if err == nil {
 		d.sessions[address] = s
 	}

@@ -157,6 +157,15 @@ func (t *Transport) Close() error {
 	return errors.Join(errs...)
 }
 
+// Reaches tells whether windows at the endpoint are of a kind for this transport. Those of the soft kind may have any
+// token.
+func (t *Transport) Reaches(to verbs.Endpoint) bool {
+	if to.Session {
+		return t.listener != nil
+	}
+	return t.info.Dials&to.Kind() != 0
+}
+
 // Open implements gateway.RDMA.
 func (t *Transport) Open(ctx context.Context, r gateway.RDMARequest) (gateway.RDMATransfer, error) {
 	if err := t.check(ctx, &r); err != nil {
@@ -220,8 +229,7 @@ func (t *Transport) check(ctx context.Context, r *gateway.RDMARequest) error {
 		}
 		return nil
 	}
-	// The other way round the token need not tell: a window of the soft kind may be any token's.
-	if to.LID == verbs.LIDSoft && t.info.Moves && t.info.Provider != "soft" {
+	if !t.Reaches(to) {
 		return &gateway.Declined{
 			Reason: DeclinedProvider, Err: fmt.Errorf("this server has the provider %q only", t.info.Provider),
 		}

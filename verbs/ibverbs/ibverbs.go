@@ -261,7 +261,7 @@ func (d *Device) limits(dev *lib.DeviceAttr, port *lib.PortAttr) {
 		return v
 	}
 	d.info = verbs.DeviceInfo{
-		Provider: Provider, Name: d.name, Moves: true,
+		Provider: Provider, Name: d.name, Moves: true, Dials: verbs.KindRC, LID: verbs.LIDRC,
 		MaxMessageBytes: d.cfg.MaxMessageBytes,
 		MaxSegments:     least(d.cfg.MaxSegments, dev.MaxSGE, dev.MaxSGERead),
 		SendDepth:       least(d.cfg.SendDepth, dev.MaxQPWR, dev.MaxCQE/2),

@@ -109,7 +109,7 @@ func Open(cfg Config) *Device {
 // Info describes the device.
 func (d *Device) Info() verbs.DeviceInfo {
 	return verbs.DeviceInfo{
-		Provider: Provider, Name: "tcp", Moves: true, FenceCosts: true, MaxMessageBytes: d.cfg.MaxMessageBytes,
+		Provider: Provider, Name: "tcp", Dials: verbs.KindSoft | verbs.KindHardware, LID: verbs.LIDSoft, Moves: true, FenceCosts: true, MaxMessageBytes: d.cfg.MaxMessageBytes,
 		MaxSegments: maxSegments, SendDepth: d.cfg.SendDepth, RecvDepth: d.cfg.RecvDepth,
 	}
 }

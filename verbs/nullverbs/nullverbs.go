@@ -37,7 +37,7 @@ const depth = 1 << 16
 // Info describes the device.
 func (d *Device) Info() verbs.DeviceInfo {
 	return verbs.DeviceInfo{
-		Provider: Provider, Name: "null", MaxMessageBytes: 1 << 30, MaxSegments: 1024, SendDepth: depth, RecvDepth: depth,
+		Provider: Provider, Name: "null", Dials: verbs.KindSoft | verbs.KindRC | verbs.KindHardware, LID: verbs.LIDSoft, MaxMessageBytes: 1 << 30, MaxSegments: 1024, SendDepth: depth, RecvDepth: depth,
 	}
 }
 

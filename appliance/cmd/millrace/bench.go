@@ -215,6 +215,7 @@ func (f *benchFlags) process(ctx context.Context, env *environment, connections 
 	}
 	args := []string{"bench", "--worker", "--concurrency", strconv.Itoa(connections), "--endpoint", f.endpoint,
 		"--region", f.region, "--credentials", f.credentials, "--rdma", f.rdma, "--rdma-connect", f.rdmaConnect,
+		"--rdma-provider", f.rdmaProvider,
 		"--insecure=" + strconv.FormatBool(f.insecure), "--rdma-crc=" + strconv.FormatBool(f.rdmaCRC)}
 	cmd := exec.CommandContext(ctx, self, args...)
 	cmd.Stderr = env.stderr

@@ -22,6 +22,7 @@ type endpointFlags struct {
 	endpoint, region, credentials string
 	insecure                      bool
 	rdma, rdmaConnect             string
+	rdmaProvider                  string
 	rdmaCRC                       bool
 }
 
@@ -35,6 +36,8 @@ func (f *endpointFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.rdma, "rdma", "auto", "RDMA `MODE`: auto, require or off")
 	fs.StringVar(&f.rdmaConnect, "rdma-connect", "",
 		"make the RDMA connections to `HOST:PORT`, the server's --rdma-listen (default: the server makes them)")
+	fs.StringVar(&f.rdmaProvider, "rdma-provider", "",
+		"RDMA by `PROVIDER`: "+client.ProviderHardware+" or "+client.ProviderSoft+" (default: hardware where there is any)")
 	fs.BoolVar(&f.rdmaCRC, "rdma-crc", true, "soft RDMA: guard the bytes by CRC32C; false if the server agrees")
 }
 
@@ -57,7 +60,7 @@ func (f *endpointFlags) client(env *environment, connections int, poolBytes int6
 		Region:         firstOf(f.region, env.getenv("AWS_REGION")),
 		Credential:     credential,
 		Mode:           client.Mode(f.rdma),
-		RDMA:           client.DeviceConfig{NoCRC: !f.rdmaCRC, PoolBytes: poolBytes},
+		RDMA:           client.DeviceConfig{Provider: f.rdmaProvider, NoCRC: !f.rdmaCRC, PoolBytes: poolBytes},
 		RDMAConnect:    f.rdmaConnect,
 		MaxConnections: connections,
 		TLS:            &tls.Config{InsecureSkipVerify: f.insecure, MinVersion: tls.VersionTLS12},

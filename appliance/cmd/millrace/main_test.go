@@ -154,7 +154,6 @@ func exitCases() []exitCase {
 		{"dump --drive /none --key k", 2, "without its bucket"},
 		{"serve", 2, "no drives"},
 		{"serve x", 2, "unexpected argument"},
-		{"serve --dir d --rdma verbs", 2, "soft provider only"},
 		{"serve --drive d", 2, "--state-dir"},
 		{"serve --dir d --config /none.toml", 2, "read configuration"},
 	}
