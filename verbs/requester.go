@@ -57,7 +57,7 @@ func (r *Requester) run(
 	run := max(1, r.queue.Depth()/4)
 	for first := true; err == nil && (first || n > 0); first = false {
 		if r.queue.Outstanding() == r.queue.Depth() {
-			if err = r.wait(ctx, c); err != nil {
+			if err = r.waitReady(ctx, c); err != nil {
 				break
 			}
 		}
@@ -110,6 +110,20 @@ func (r *Requester) wait(ctx context.Context, c Conn) error {
 		return e
 	}
 	return fmt.Errorf("%w: connection closed", err)
+}
+
+// waitReady takes one completion, and those that are there besides: work requests of a run complete together.
+func (r *Requester) waitReady(ctx context.Context, c Conn) error {
+	err := r.wait(ctx, c)
+	for {
+		done, ok := r.queue.Poll()
+		if !ok {
+			return err
+		}
+		if err == nil {
+			err = done.Err
+		}
+	}
 }
 
 // cutter gives out the slices of a list piece by piece, without changing the list.

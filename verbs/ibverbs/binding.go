@@ -76,7 +76,7 @@ func (b *binding) open(access verbs.Access) error {
 		rights |= lib.AccessRemoteWrite
 	}
 	var err error
-	if d.windows != nil {
+	if !d.info.Registers {
 		b.mw, b.window.RKey, err = d.windows.bind(b.region.mr, b.window.Addr, b.window.SizeBytes, rights)
 		return err
 	}

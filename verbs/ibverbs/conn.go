@@ -27,6 +27,7 @@ type conn struct {
 
 	mu    sync.Mutex
 	err   error // why it ended
+	guess bool  // err is only that the TCP connection ended: the device may know better
 	lost  bool  // the device is gone: nothing completes any more
 	sends ring
 	recvs ring
@@ -129,7 +130,10 @@ func (c *conn) watchPeer() {
 	if err == nil {
 		err = errors.New("unexpected bytes")
 	}
-	c.fail(fmt.Errorf("%w: %w", verbs.ErrPeer, err))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.guess = c.err == nil
+	c.failLocked(fmt.Errorf("%w: %w", verbs.ErrPeer, err))
 }
 
 // Peer describes the other side.

@@ -129,8 +129,8 @@ func (d *Device) gone(why error) {
 	for _, c := range conns {
 		c.abandon(err)
 	}
-	if d.windows != nil {
-		d.windows.abandon(err)
+	if c := d.windows.current(); c != nil {
+		c.abandon(err)
 	}
 }
 
@@ -146,6 +146,9 @@ func (d *Device) watchStalls() {
 			d.mu.Lock()
 			conns, _ := d.all()
 			d.mu.Unlock()
+			if c := d.windows.current(); c != nil {
+				conns = append(conns, c)
+			}
 			for _, c := range conns {
 				if c.stalled(now) {
 					c.fail(fmt.Errorf("no progress: %w", verbs.ErrPeer))

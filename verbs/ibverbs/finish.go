@@ -41,6 +41,9 @@ func (c *conn) handle(wc *lib.WC) {
 		err = c.err
 		if wc.Status != lib.WCWRFlushErr || err == nil {
 			err = &StatusError{Status: wc.Status, Vendor: wc.VendorErr}
+			if c.guess { // the peer has ended because of what it refused
+				c.err, c.guess = err, false
+			}
 		}
 	}
 	if wc.WRID&recvBit != 0 {

@@ -124,7 +124,7 @@ type Device struct {
 
 	regions  atomic.Pointer[[]*region] // sorted by address, replaced on change
 	bindings atomic.Int64
-	windows  *windows // nil: memory is registered for each binding
+	windows  *windows
 
 	mu        sync.Mutex
 	closed    bool
@@ -162,6 +162,7 @@ func open(cfg Config, calls *lib.Calls, read func() (*fabric.Fabric, error)) (*D
 		conns: map[*conn]struct{}{}, listeners: map[*listener]struct{}{},
 	}
 	d.regions.Store(&[]*region{})
+	d.windows = &windows{dev: d}
 	d.life, d.end = context.WithCancel(context.Background())
 	if err := d.choose(); err != nil {
 		return nil, d.failed("open", err)
@@ -170,10 +171,7 @@ func open(cfg Config, calls *lib.Calls, read func() (*fabric.Fabric, error)) (*D
 		_ = d.Close()
 		return nil, d.failed("open", err)
 	}
-	if !d.cfg.NoWindows {
-		d.windows = d.tryWindows()
-	}
-	d.info.Registers = d.windows == nil
+	d.info.Registers = d.cfg.NoWindows || !d.windows.hold()
 	return d, nil
 }
 
@@ -320,9 +318,7 @@ func (d *Device) Close() error {
 	for _, r := range *d.regions.Load() {
 		_ = r.Deregister()
 	}
-	if d.windows != nil {
-		d.windows.close()
-	}
+	d.windows.close()
 	if d.events != nil {
 		d.events.close()
 	}

@@ -36,7 +36,7 @@ const spareWindows = 256
 func (w *windows) connection() (*conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
+	if w.closed || w.dev.isDead() {
 		return nil, verbs.ErrClosed
 	}
 	if w.conn == nil || w.conn.Err() != nil {
@@ -180,37 +180,30 @@ func (w *windows) close() {
 	}
 }
 
-func (w *windows) abandon(err error) {
+// current is the queue pair that binds, if there is one.
+func (w *windows) current() *conn {
 	w.mu.Lock()
-	c := w.conn
-	w.mu.Unlock()
-	if c != nil {
-		c.abandon(err)
-	}
+	defer w.mu.Unlock()
+	return w.conn
 }
 
-// tryWindows returns the device's memory windows, or nil if it has none, or they don't hold: the kernel's soft-RoCE lets
-// peers reach all of the region through a window to a part of it (measured on Linux 6.1).
-func (d *Device) tryWindows() *windows {
-	w := &windows{dev: d}
+// hold tells whether the device has memory windows that hold. The kernel's soft-RoCE lets peers reach all of the
+// region through a window to a part of it (measured on Linux 6.1).
+func (w *windows) hold() bool {
+	d := w.dev
 	r, err := d.register(make([]byte, 3*pageBytes))
 	if err != nil {
-		return nil
+		return false
 	}
 	defer func() { _ = r.Deregister() }()
 	mw, key, err := w.bind(r.mr, uint64(r.start())+pageBytes, pageBytes, lib.AccessRemoteRead)
 	if err != nil {
-		w.close()
-		return nil
+		return false
 	}
 	at := uint64(r.start()) + pageBytes
 	inside := d.readSelf(r, at, key)
 	outside := d.readSelf(r, at+pageBytes-4, key)
-	if w.unbind(mw, r.mr) == nil && inside == nil && errors.Is(outside, verbs.ErrAccess) {
-		return w
-	}
-	w.close()
-	return nil
+	return w.unbind(mw, r.mr) == nil && inside == nil && errors.Is(outside, verbs.ErrAccess)
 }
 
 const pageBytes = 4096
