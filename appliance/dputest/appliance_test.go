@@ -2,12 +2,10 @@ package dputest
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,22 +36,17 @@ func newJBOF(t *testing.T, arch guest.Arch) *jbof {
 		Sets: []guest.Set{guest.GLibc(), guest.FileSystems(), guest.BusyBox()}, Files: []guest.File{buildMillrace(t, arch)}}}
 	dir := t.TempDir()
 	for i := range j.drives {
-		file, socket := filepath.Join(dir, fmt.Sprint("drive", i)), filepath.Join(dir, fmt.Sprint("nbd", i))
-		f, err := os.Create(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(f.Truncate(driveSizeBytes), f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		socket := filepath.Join(dir, fmt.Sprint("nbd", i))
 		sector := 512
 		if i >= jbofDrives/2 {
 			sector = 4096
 		}
-		if j.drives[i], err = nbd.Serve(file, socket, sector); err != nil {
+		drive, err := nbd.Serve(driveSizeBytes, socket, sector)
+		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { j.drives[i].Close() })
+		j.drives[i] = drive
+		t.Cleanup(func() { drive.Close() })
 		j.config.Drives = append(j.config.Drives, guest.Drive{Source: "unix:" + socket, SectorBytes: sector})
 	}
 	return j

@@ -95,6 +95,22 @@ func (s *server) stop() {
 	if _, err := output(s.t.Context(), s.t, s.vm, "busybox", "killall", "millrace"); err != nil {
 		s.t.Fatal(err)
 	}
+	s.awaitEnd()
+}
+
+// awaitLog waits for a line in the server's log.
+func (s *server) awaitLog(text string) {
+	s.t.Helper()
+	for end := time.Now().Add(readyWait); !strings.Contains(s.log.String(), text); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("millrace serve did not say %q in %v", text, readyWait)
+		}
+	}
+}
+
+// awaitEnd wants that the server ends cleanly.
+func (s *server) awaitEnd() {
+	s.t.Helper()
 	select {
 	case err := <-s.ended:
 		if err != nil {

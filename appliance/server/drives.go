@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -34,6 +35,7 @@ type drives struct {
 	list  []opened
 	cache *shardstore.Cache
 	log   *slog.Logger
+	stuck bool // set by close: a drive hangs
 }
 
 func newDrives(log *slog.Logger) *drives {
@@ -139,19 +141,71 @@ func (d *drives) path(s *shardstore.Store) string {
 	return d.list[i].drive.Path
 }
 
-// close closes what open and make have opened. The stores are closed before, by the engine or here.
+// closeWait is how long a stop waits for its drives in the end. They have written all by then, so that it is only those
+// that hang that take longer; for how long the kernel waits for them is its own matter.
+const closeWait = 10 * time.Second
+
+// errStuck is the outcome of a close that takes too long.
+var errStuck = errors.New("does not answer: left as it is")
+
+// close closes what open and make have opened. The stores are closed before, by the engine or here. A drive that hangs
+// does not keep the others from being closed.
 func (d *drives) close() error {
-	var errs []error
+	var closers []func() error
 	for _, o := range d.list {
-		if err := o.store.Close(); err != nil && o.store.Err() == nil {
-			errs = append(errs, err)
-		}
-		if err := o.drive.Close(); err != nil && !errors.Is(err, blockdev.ErrGone) {
-			errs = append(errs, err)
+		closers = append(closers, func() error {
+			err := o.store.Close()
+			if o.store.Err() != nil {
+				err = nil
+			}
+			if closeErr := o.drive.Close(); !errors.Is(closeErr, blockdev.ErrGone) {
+				err = errors.Join(err, closeErr)
+			}
+			return err
+		})
+	}
+	errs := closeAll(closers, closeWait)
+	for i, o := range d.list {
+		if errors.Is(errs[i], errStuck) {
+			d.stuck = true
+			d.log.Warn("drive does not answer and is left as it is; the process can't end before the kernel gives it up",
+				"path", o.drive.Path)
+			if o.store.Err() != nil {
+				errs[i] = nil // it was out before
+			}
 		}
 	}
 	d.cache.Close()
 	return errors.Join(errs...)
+}
+
+// closeAll calls all at once, and gives what they return, errStuck of those that don't return in time.
+func closeAll(closers []func() error, wait time.Duration) []error {
+	errs := make([]error, len(closers))
+	ends := make([]chan error, len(closers))
+	for i, c := range closers {
+		ends[i] = make(chan error, 1)
+		go func() { ends[i] <- c() }()
+	}
+	late := time.After(wait)
+	timedOut := false
+	for i := range ends {
+		select {
+		case errs[i] = <-ends[i]:
+			continue
+		default:
+		}
+		if !timedOut {
+			select {
+			case errs[i] = <-ends[i]:
+				continue
+			case <-late:
+				timedOut = true
+			}
+		}
+		errs[i] = errStuck
+	}
+	return errs
 }
 
 // fatal tells an error that must end the start: going on without the drive would be wrong, not

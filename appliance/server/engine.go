@@ -42,8 +42,14 @@ func openEngine(ctx context.Context, c *config.Config, log *slog.Logger) (*backe
 		health:  v.health,
 		pool:    v,
 		clients: clients.countBy,
-		close:   func() error { return errors.Join(e.Close(), d.close(), buffers.Close()) },
-		memory:  buffers.Memory(),
+		close: func() error {
+			err := errors.Join(e.Close(), d.close())
+			if d.stuck { // the kernel has not given back what it reads and writes
+				return err
+			}
+			return errors.Join(err, buffers.Close())
+		},
+		memory: buffers.Memory(),
 	}, nil
 }
 

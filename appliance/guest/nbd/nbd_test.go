@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -18,12 +17,8 @@ const testBlocks = 64
 
 func newDrive(t testing.TB) (*Drive, string) {
 	t.Helper()
-	dir := t.TempDir()
-	path, socket := filepath.Join(dir, "file"), filepath.Join(dir, "s")
-	if err := os.WriteFile(path, make([]byte, testBlocks*4096), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d, err := Serve(path, socket, 4096)
+	socket := filepath.Join(t.TempDir(), "s")
+	d, err := Serve(testBlocks*4096, socket, 4096)
 	if err != nil {
 		t.Fatal(err)
 	}

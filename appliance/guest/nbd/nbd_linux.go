@@ -1,7 +1,7 @@
-// Package nbd is a drive outside of a guest, made to fail: a server of the Network Block Device protocol over one
-// file. It can be told to answer with errors, slowly, or not at all, and to lose what a guest did not flush, as a
-// drive does whose power is cut. It is for tests, and keeps data only as long as this machine runs: a flush means
-// that Drop no longer takes the data back, not that they are on a disk.
+// Package nbd is a drive outside of a guest, made to fail: a server of the Network Block Device protocol over
+// memory. It can be told to answer with errors, slowly, or not at all, and to lose what a guest did not flush, as a
+// drive does whose power is cut. It is for tests, and keeps data only as long as its process runs: a flush means
+// that Drop no longer takes the data back, and nothing more.
 //
 // The protocol: https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md, "fixed newstyle".
 package nbd
@@ -15,6 +15,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Mode is how a drive behaves.
@@ -35,7 +37,7 @@ const SlowDelay = 500 * time.Millisecond
 // maxUnflushedBytes is the largest cache that a drive is taken to have: at more, all counts as flushed.
 const maxUnflushedBytes = 128 << 20
 
-// A Drive is a file that is served. It may be used by several goroutines at once.
+// A Drive is memory that is served. It may be used by several goroutines at once.
 type Drive struct {
 	file       *os.File
 	sizeBytes  int64
@@ -52,27 +54,25 @@ type Drive struct {
 	requests  int64
 }
 
-// Serve serves the file at path over a Unix socket. Blocks of blockBytes are what the drive writes whole.
-func Serve(path, socket string, blockBytes int) (*Drive, error) {
-	if blockBytes < 512 || blockBytes&(blockBytes-1) != 0 {
-		return nil, fmt.Errorf("nbd: blocks of %d bytes", blockBytes)
+// Serve serves a drive of sizeBytes over a Unix socket. All of it is zero. Blocks of blockBytes are what the drive
+// writes whole. Memory is taken for what is written.
+func Serve(sizeBytes int64, socket string, blockBytes int) (*Drive, error) {
+	if blockBytes < 512 || blockBytes&(blockBytes-1) != 0 || sizeBytes%int64(blockBytes) != 0 {
+		return nil, fmt.Errorf("nbd: %d bytes in blocks of %d", sizeBytes, blockBytes)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	fd, err := unix.MemfdCreate("nbd", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && info.Size()%int64(blockBytes) != 0 {
-		err = fmt.Errorf("nbd: %s: %d bytes are no whole number of blocks", path, info.Size())
-	}
-	if err != nil {
+	f := os.NewFile(uintptr(fd), "nbd")
+	if err := f.Truncate(sizeBytes); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	d := &Drive{file: f, sizeBytes: info.Size(), blockBytes: int64(blockBytes), listener: l,
+	d := &Drive{file: f, sizeBytes: sizeBytes, blockBytes: int64(blockBytes), listener: l,
 		changed: make(chan struct{}), conns: map[net.Conn]bool{}, unflushed: map[int64][]byte{}}
 	d.serving.Go(d.accept)
 	return d, nil
@@ -161,7 +161,7 @@ func (d *Drive) Drop(rng *rand.Rand) (lost, of int, err error) {
 	return lost, of, nil
 }
 
-// Close ends all connections and closes the file.
+// Close ends all connections and frees the memory.
 func (d *Drive) Close() error {
 	d.mu.Lock()
 	d.closed = true
