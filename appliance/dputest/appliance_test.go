@@ -142,7 +142,7 @@ func TestAppliance(t *testing.T) {
 	if err := j.vm.PullDrive(t.Context(), pulledDrive); err != nil {
 		t.Fatal(err)
 	}
-	s.await("the pulled drive is out", out(2))
+	j.wantOut(s.await("the pulled drive is out", out(2)))
 	if n := j.metric("millrace_dropped_drives_total", ""); n != 2 {
 		t.Errorf("millrace_dropped_drives_total is %v; want 2", n)
 	}
@@ -159,13 +159,7 @@ func TestAppliance(t *testing.T) {
 	endpoint = j.vm.Forwarded(s3Port)
 	objects, sizeBytes := l.verify(endpoint)
 	t.Logf("%d calls; %d objects of %d MiB are as they were acknowledged, with two drives out", l.calls.Load(), objects, sizeBytes>>20)
-	st := s.await("two drives are out", out(2))
-	for _, d := range st.Drives {
-		t.Logf("slot %d: %s %s %s", d.Slot, d.State, d.Path, d.Error)
-	}
-	if n := j.metric("millrace_drive_state", `state="in"`); n != jbofDrives-2 {
-		t.Errorf("the metrics say that %v drives are in; want %d", n, jbofDrives-2)
-	}
+	j.wantOut(s.await("two drives are out", out(2)))
 	wait = l.begin(t.Context(), endpoint)
 	l.more(20)
 	l.cut.Store(true)
@@ -185,6 +179,22 @@ func TestAppliance(t *testing.T) {
 	t.Logf("%d objects of %d MiB are as they were acknowledged, with all drives back", objects, sizeBytes>>20)
 	s.stop()
 	fsck(t, j.vm, j.args())
+}
+
+// wantOut wants that the status of the pool, and the metrics, name the failing drive and the pulled one. The drive in
+// port n was given as the n-th when the pool was made: it has slot n.
+func (j *jbof) wantOut(st status) {
+	j.t.Helper()
+	for _, d := range st.Drives {
+		want := d.Slot != failingDrive && d.Slot != pulledDrive
+		if in := d.State == "in"; in != want {
+			j.t.Errorf("slot %d is %s (%s); want it in: %v", d.Slot, d.State, d.Error, want)
+		}
+		in := j.metric("millrace_drive_state", fmt.Sprintf(`{drive="%02d",state="in"}`, d.Slot))
+		if (in == 1) != want {
+			j.t.Errorf("the metrics say %v of slot %d being in; want %v", in, d.Slot, want)
+		}
+	}
 }
 
 // awaitDrives waits until the guest has so many.
