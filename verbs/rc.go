@@ -1,6 +1,9 @@
 package verbs
 
-import "context"
+import (
+	"context"
+	"net/netip"
+)
 
 // RCAddress is what the two sides of a reliable connection (RC) tell each other, by whatever way they have.
 type RCAddress struct {
@@ -14,8 +17,9 @@ type RCAddress struct {
 // protocol of their own.
 type RCDevice interface {
 	Device
-	// PrepareRC makes a queue pair. It fails with ErrLimit as Dial does.
-	PrepareRC() (RCSetup, error)
+	// PrepareRC makes a queue pair for a peer at an address; it speaks as the one of this side that leads there. It
+	// fails with ErrLimit as Dial does.
+	PrepareRC(peer netip.Addr) (RCSetup, error)
 }
 
 // RCSetup is one side of a reliable connection before it knows the other.

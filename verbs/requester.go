@@ -17,6 +17,8 @@ type Requester struct {
 	// pieces is a ring of as many lists of slices as work requests can be in flight.
 	pieces [][][]byte
 	next   int
+	imm    uint32
+	hasImm bool // imm goes with the last work request
 }
 
 // NewRequester returns a Requester for connections of a device, with up to depth work requests in flight.
@@ -34,6 +36,13 @@ func NewRequester(info DeviceInfo, depth int) *Requester {
 // closed, since only that stops what was posted. In any case local is no longer used after the return.
 func (r *Requester) Write(ctx context.Context, c Conn, w Window, off int64, local [][]byte, unfenced bool) error {
 	return r.run(ctx, c, OpWrite, w, off, local, unfenced)
+}
+
+// WriteImm is Write, fenced, with an immediate value behind the last byte, which consumes a RECV of the peer.
+func (r *Requester) WriteImm(ctx context.Context, c Conn, w Window, off int64, local [][]byte, imm uint32) error {
+	r.imm, r.hasImm = imm, true
+	defer func() { r.hasImm = false }()
+	return r.run(ctx, c, OpWrite, w, off, local, false)
 }
 
 // Read fills local from the window, from its byte off on. It ends as Write does.
@@ -65,6 +74,9 @@ func (r *Requester) run(
 		n -= took
 		// One fence at the end covers all that went before it.
 		r.wr.Unfenced = unfenced || n > 0
+		if r.hasImm && n == 0 {
+			r.wr.Op, r.wr.Imm = OpWriteImm, r.imm
+		}
 		// Runs of a quarter of the queue, so that there is always one under way while another completes.
 		r.wr.More = n > 0 && r.wr.ID%uint64(run) != 0 && r.queue.Outstanding()+1 < r.queue.Depth()
 		if err = c.Post(&r.wr, r.queue); errors.Is(err, ErrQueueFull) && r.queue.Outstanding() > 0 {

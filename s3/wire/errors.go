@@ -43,7 +43,11 @@ const (
 	NotModified               Code = "NotModified"
 	PreconditionFailed        Code = "PreconditionFailed"
 	RDMANotSupported          Code = "RDMANotSupported"
+	RDMASessionBusy           Code = "RDMASessionBusy"
+	RDMATooLarge              Code = "RDMATooLarge"
 	RDMATransferFailed        Code = "RDMATransferFailed"
+	RDMATransferTimeout       Code = "RDMATransferTimeout"
+	NoSuchRDMASession         Code = "NoSuchRDMASession"
 	RequestTimeout            Code = "RequestTimeout"
 	ServiceUnavailable        Code = "ServiceUnavailable"
 	SlowDown                  Code = "SlowDown"
@@ -84,6 +88,10 @@ var codes = map[Code]codeInfo{
 	InvalidRDMAToken: {http.StatusBadRequest, "The RDMA token is malformed."},
 	RDMANotSupported: {http.StatusNotImplemented,
 		"This request can't be served by RDMA. Send it again without an RDMA token."},
+	NoSuchRDMASession:   {http.StatusNotFound, "There is no such RDMA session, or no longer."},
+	RDMASessionBusy:     {http.StatusConflict, "The RDMA session is in use, or was used."},
+	RDMATooLarge:        {http.StatusRequestEntityTooLarge, "The transfer is larger than what can be done in one by RDMA."},
+	RDMATransferTimeout: {http.StatusRequestTimeout, "The bytes did not come by RDMA in time."},
 	RDMATransferFailed:  {http.StatusInternalServerError, "The transfer by RDMA failed."},
 	InvalidRequest:      {http.StatusBadRequest, "Invalid Request"},
 	InvalidStorageClass: {http.StatusBadRequest, "The storage class you specified is not valid"},

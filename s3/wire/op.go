@@ -116,6 +116,11 @@ const (
 	ListBucketMetricsConfigurations
 	ListBucketIntelligentTieringConfigurations
 
+	// Not of S3: the requests of hipobj-rc-v2.
+	PrepareRDMA
+	ReadyRDMA
+	CancelRDMA
+
 	// OpCount is the number of operations, Unknown included.
 	OpCount int = iota
 )
@@ -234,8 +239,10 @@ var opNames = [OpCount]string{
 	PreflightObject:                                 "PreflightObject",
 	CopyObject:                                      "CopyObject",
 	UploadPartCopy:                                  "UploadPartCopy",
-	ListBucketAnalyticsConfigurations:               "ListBucketAnalyticsConfigurations",
-	ListBucketInventoryConfigurations:               "ListBucketInventoryConfigurations",
-	ListBucketMetricsConfigurations:                 "ListBucketMetricsConfigurations",
-	ListBucketIntelligentTieringConfigurations:      "ListBucketIntelligentTieringConfigurations",
+	PrepareRDMA:                                     "PrepareRDMA", ReadyRDMA: "ReadyRDMA", CancelRDMA: "CancelRDMA",
+
+	ListBucketAnalyticsConfigurations:          "ListBucketAnalyticsConfigurations",
+	ListBucketInventoryConfigurations:          "ListBucketInventoryConfigurations",
+	ListBucketMetricsConfigurations:            "ListBucketMetricsConfigurations",
+	ListBucketIntelligentTieringConfigurations: "ListBucketIntelligentTieringConfigurations",
 }

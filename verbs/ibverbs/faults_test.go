@@ -227,15 +227,15 @@ func TestListenRefuses(t *testing.T) {
 func TestPrepareRC(t *testing.T) {
 	m := libibverbstest.New()
 	var dev verbs.RCDevice = openMachine(t, m, Config{MaxConns: 2})
-	a, err := dev.PrepareRC()
+	a, err := dev.PrepareRC(netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := dev.PrepareRC()
+	b, err := dev.PrepareRC(netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dev.PrepareRC(); !errors.Is(err, verbs.ErrLimit) {
+	if _, err := dev.PrepareRC(netip.Addr{}); !errors.Is(err, verbs.ErrLimit) {
 		t.Errorf("third PrepareRC of two = %v; want ErrLimit", err)
 	}
 	if l := a.Local(); l.PSN == 0 || l.PSN >= 1<<24 || l.Port != 1 || l.GID != netip.MustParseAddr("127.0.0.1").As16() {
@@ -288,7 +288,7 @@ func TestPrepareRC(t *testing.T) {
 func TestPrepareRCAgain(t *testing.T) {
 	m := libibverbstest.New()
 	dev := openMachine(t, m, Config{MaxConns: 1})
-	c, err := dev.PrepareRC()
+	c, err := dev.PrepareRC(netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestPrepareRCAgain(t *testing.T) {
 	if _, err := c.Connect(t.Context(), bad); !errors.Is(err, verbs.ErrUnreachable) {
 		t.Errorf("Connect to queue pair 1 = %v", err)
 	}
-	if d, err := dev.PrepareRC(); err != nil || errors.Join(d.Close(), d.Close()) != nil {
+	if d, err := dev.PrepareRC(netip.Addr{}); err != nil || errors.Join(d.Close(), d.Close()) != nil {
 		t.Errorf("PrepareRC after a failed Connect = %v", err)
 	}
 	if err := dev.Close(); err != nil || m.Objects.Load() != 0 {

@@ -187,7 +187,7 @@ func TestPingPong(t *testing.T) {
 	}
 	const size, rounds = 4096, 100
 	d, _ := openHardware(t, ibverbs.Config{})
-	s, err := d.PrepareRC()
+	s, err := d.PrepareRC(netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,11 +32,11 @@ type path struct {
 }
 
 // PrepareRC makes a queue pair for a connection whose addresses others exchange.
-func (d *Device) PrepareRC() (verbs.RCSetup, error) {
+func (d *Device) PrepareRC(peer netip.Addr) (verbs.RCSetup, error) {
 	if err := d.reserve(); err != nil {
 		return nil, d.failed("prepare", err)
 	}
-	gid, err := d.gidTowards(netip.Addr{})
+	gid, err := d.gidTowards(peer)
 	if err == nil {
 		var s *setup
 		if s, err = d.prepare(gid, true); err == nil {
