@@ -9,11 +9,15 @@ import (
 
 	"github.com/millrace/millrace/verbs"
 	"github.com/millrace/millrace/verbs/fabric"
+	"github.com/millrace/millrace/verbs/mlx5dc"
 )
 
 // Dial connects to a listener of this provider: the two sides tell each other their queue pairs by a TCP connection, which
-// then stays open for as long as the queue pairs are connected.
+// then stays open for as long as the queue pairs are connected. Where there is DC, an endpoint with neither mark is a DC target.
 func (d *Device) Dial(ctx context.Context, to verbs.Endpoint, private []byte) (verbs.Conn, error) {
+	if d.dc != nil && mlx5dc.Reaches(to) {
+		return d.dialDC(ctx, to, private)
+	}
 	c, err := d.dial(ctx, to, private)
 	if err != nil {
 		return nil, &verbs.Error{Op: "dial", Provider: Provider, Peer: to.String(), Err: err}

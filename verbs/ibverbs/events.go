@@ -129,6 +129,9 @@ func (d *Device) gone(why error) {
 	for _, c := range conns {
 		c.abandon(err)
 	}
+	if d.dc != nil {
+		d.dc.Fail(err)
+	}
 	if c := d.windows.current(); c != nil {
 		c.abandon(err)
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/millrace/millrace/verbs"
 	"github.com/millrace/millrace/verbs/fabric"
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
+	"github.com/millrace/millrace/verbs/mlx5dc"
+	"github.com/millrace/millrace/verbs/mlx5dc/libmlx5"
 )
 
 // Provider is the name of this provider in results and metrics.
@@ -56,6 +58,8 @@ type Config struct {
 	// NoWindows registers memory for each binding even if the device has memory windows.
 	NoWindows bool
 	Transport Transport
+	// DC is how targets of DC are reached too, which tokens name: only on devices of mlx5, left out on others. nil: not at all.
+	DC *mlx5dc.Config
 }
 
 // Transport are the numbers of the InfiniBand specification that a queue pair gets. Zero values mean the defaults.
@@ -106,7 +110,10 @@ type Device struct {
 	cfg   Config
 	calls *lib.Calls
 	read  func() (*fabric.Fabric, error)
+	mlx5  func() (*libmlx5.Calls, error)
+	dc    *mlx5dc.Initiators // nil: no DC
 	name  string
+	kind  string // the driver
 	port  uint8
 	ctx   lib.Context
 	pd    lib.PD
@@ -157,8 +164,14 @@ func Open(cfg Config) (*Device, error) {
 }
 
 func open(cfg Config, calls *lib.Calls, read func() (*fabric.Fabric, error)) (*Device, error) {
+	return openWith(cfg, calls, libmlx5.Load, read)
+}
+
+func openWith(
+	cfg Config, calls *lib.Calls, mlx5 func() (*libmlx5.Calls, error), read func() (*fabric.Fabric, error),
+) (*Device, error) {
 	d := &Device{
-		cfg: cfg.withDefaults(), calls: calls, read: read,
+		cfg: cfg.withDefaults(), calls: calls, mlx5: mlx5, read: read,
 		conns: map[*conn]struct{}{}, listeners: map[*listener]struct{}{},
 	}
 	d.regions.Store(&[]*region{})
@@ -186,14 +199,14 @@ func (d *Device) choose() error {
 		if err != nil {
 			return err
 		}
-		d.name, d.port = place.Device.Name, uint8(place.Port.Number)
+		d.name, d.kind, d.port = place.Device.Name, place.Device.Driver, uint8(place.Port.Number)
 		return nil
 	}
 	dev, ok := f.Device(d.cfg.Device)
 	if !ok {
 		return fmt.Errorf("%s: %w", d.cfg.Device, fabric.ErrNoDevice)
 	}
-	d.name = dev.Name
+	d.name, d.kind = dev.Name, dev.Driver
 	for i := range dev.Ports {
 		p := &dev.Ports[i]
 		if d.cfg.Port == p.Number || d.cfg.Port == 0 && (d.port == 0 || p.Active()) {
@@ -242,9 +255,12 @@ func (d *Device) openDevice() error {
 	if d.events, err = newWatcher(fd); err != nil {
 		return err
 	}
+	d.limits(&dev, &port)
+	if err := d.openDC(&dev); err != nil {
+		return err
+	}
 	d.tasks.Go(d.watchEvents)
 	d.tasks.Go(d.watchStalls)
-	d.limits(&dev, &port)
 	return nil
 }
 
@@ -314,6 +330,9 @@ func (d *Device) Close() error {
 	}
 	for _, c := range conns {
 		_ = c.Close()
+	}
+	if d.dc != nil {
+		_ = d.dc.Close()
 	}
 	for _, r := range *d.regions.Load() {
 		_ = r.Deregister()

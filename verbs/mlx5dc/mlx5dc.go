@@ -41,7 +41,7 @@ type Config struct {
 	OutstandingReads uint8
 	// MaxMessageBytes is the most of one work request: 1 GiB by default and at most.
 	MaxMessageBytes int64
-	// MaxSegments and SendDepth of a connection: 16 and 32 by default.
+	// MaxSegments and SendDepth of a connection: 16 and 64 by default.
 	MaxSegments, SendDepth int
 	// MaxAddresses is how many address handles are kept, one for each GID of a client: 1024 by default. MaxConns are the most
 	// connections: 4096 by default.
@@ -62,7 +62,7 @@ func (c Config) withDefaults() Config {
 	c.OutstandingReads = within(c.OutstandingReads, 16, 1, 128)
 	c.MaxMessageBytes = within(c.MaxMessageBytes, 1<<30, 1, 1<<30)
 	c.MaxSegments = within(c.MaxSegments, 16, 1, 30)
-	c.SendDepth = within(c.SendDepth, 32, 1, 1024)
+	c.SendDepth = within(c.SendDepth, 64, 1, 1024)
 	c.MaxAddresses = within(c.MaxAddresses, 1024, 1, 1<<20)
 	c.MaxConns = within(c.MaxConns, 4096, 1, 1<<20)
 	c.FlushTimeout = within(c.FlushTimeout, 2*time.Second, time.Millisecond, time.Minute)
@@ -168,10 +168,15 @@ func (s *Initiators) Dial(ctx context.Context, to verbs.Endpoint) (verbs.Conn, e
 	return c, nil
 }
 
+// Reaches says whether an endpoint is of the kind that DC reaches: neither a session nor one of another provider.
+func Reaches(to verbs.Endpoint) bool {
+	return !to.Session && to.LID != verbs.LIDSoft && to.LID != verbs.LIDRC
+}
+
 func (s *Initiators) dial(ctx context.Context, to verbs.Endpoint) (*conn, error) {
 	const maxDCTN = 1<<24 - 1
 	switch {
-	case to.Session, to.LID == verbs.LIDSoft, to.LID == verbs.LIDRC:
+	case !Reaches(to):
 		return nil, fmt.Errorf("no DC target: %w", verbs.ErrUnreachable)
 	case to.QPN == 0 || to.QPN > maxDCTN || to.GID == [16]byte{}:
 		return nil, fmt.Errorf("no number or no GID of a DC target: %w", verbs.ErrUnreachable)

@@ -143,8 +143,8 @@ func TestAttributes(t *testing.T) {
 	b.dial(t, w)
 	b.adapter.mu.Lock()
 	defer b.adapter.mu.Unlock()
-	if len(b.handles) != 1 || len(b.dcis) != 2 || b.adapter.limits.MaxSendWR != 32 || b.adapter.limits.MaxSendSGE != 16 || b.adapter.limits.MaxRecvWR != 0 {
-		t.Errorf("%d handles, %d DCIs with %+v; want 1, 2 with 32 and 16", len(b.handles), len(b.dcis), b.adapter.limits)
+	if len(b.handles) != 1 || len(b.dcis) != 2 || b.adapter.limits.MaxSendWR != 64 || b.adapter.limits.MaxSendSGE != 16 || b.adapter.limits.MaxRecvWR != 0 {
+		t.Errorf("%d handles, %d DCIs with %+v; want 1, 2 with 64 and 16", len(b.handles), len(b.dcis), b.adapter.limits)
 	}
 	for _, a := range b.handles {
 		g := a.GRH

@@ -1,0 +1,66 @@
+package ibverbs
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/millrace/millrace/verbs"
+	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
+	"github.com/millrace/millrace/verbs/mlx5dc"
+)
+
+// driverMLX5 is the driver of the adapters that have DC.
+const driverMLX5 = "mlx5_core"
+
+// openDC makes the DC initiators, if they are wanted and the device is of the kind. What Info says then holds for
+// connections of both kinds.
+func (d *Device) openDC(dev *lib.DeviceAttr) error {
+	if d.cfg.DC == nil || d.kind != driverMLX5 {
+		return nil
+	}
+	calls, err := d.mlx5()
+	if err != nil {
+		return err
+	}
+	d.dc, err = mlx5dc.Open(mlx5dc.Host{
+		Provider: Provider, Verbs: d.calls, MLX5: calls, Context: d.ctx, PD: d.pd, Port: d.port,
+		MaxReads: uint8(min(max(dev.MaxQPInitRDAtom, 0), 255)), MaxMessageBytes: d.info.MaxMessageBytes,
+		Memory: dcMemory{d}, Meter: &d.meter, PathMTU: d.mtu.Load,
+		SourceGID: func(to [16]byte) (uint8, error) {
+			g, err := d.gidTowards(netip.AddrFrom16(to).Unmap())
+			return uint8(g.Index), err
+		},
+	}, *d.cfg.DC)
+	if err != nil {
+		return err
+	}
+	bytes, segments, depth := d.dc.Limits()
+	d.info.MaxMessageBytes = min(d.info.MaxMessageBytes, bytes)
+	d.info.MaxSegments = min(d.info.MaxSegments, segments)
+	d.info.SendDepth = min(d.info.SendDepth, depth)
+	return nil
+}
+
+// dcMemory is the memory of a device as DC uses it.
+type dcMemory struct{ dev *Device }
+
+func (m dcMemory) Hold(local [][]byte, sges []lib.SGE) (int, error) { return m.dev.hold(local, sges) }
+func (m dcMemory) Release(local [][]byte)                           { m.dev.release(local) }
+
+func (d *Device) dialDC(ctx context.Context, to verbs.Endpoint, private []byte) (verbs.Conn, error) {
+	if len(private) > 0 {
+		return nil, d.failed("dial", fmt.Errorf("a DC target takes no private data: %w", verbs.ErrUnreachable))
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
+	defer cancel()
+	return d.dc.Dial(ctx, to)
+}
+
+// Notice is what the log has to say of the device at the start; mostly nothing.
+func (d *Device) Notice() string {
+	if d.dc == nil {
+		return ""
+	}
+	return mlx5dc.Notice
+}
