@@ -43,7 +43,7 @@ type Config struct {
 	MaxMessageBytes int64
 	// MaxSegments and SendDepth of a connection: 16 and 64 by default.
 	MaxSegments, SendDepth int
-	// MaxAddresses is how many address handles are kept, one for each GID of a client: 1024 by default. MaxConns are the most
+	// MaxAddresses is how many address handles are kept, one for each GID of a client: 4096 by default. MaxConns are the most
 	// connections: 4096 by default.
 	MaxAddresses, MaxConns int
 	// FlushTimeout is how long the device may take to give back what a failed DCI had: 2 s by default.
@@ -63,7 +63,7 @@ func (c Config) withDefaults() Config {
 	c.MaxMessageBytes = within(c.MaxMessageBytes, 1<<30, 1, 1<<30)
 	c.MaxSegments = within(c.MaxSegments, 16, 1, 30)
 	c.SendDepth = within(c.SendDepth, 64, 1, 1024)
-	c.MaxAddresses = within(c.MaxAddresses, 1024, 1, 1<<20)
+	c.MaxAddresses = within(c.MaxAddresses, 4096, 1, 1<<20)
 	c.MaxConns = within(c.MaxConns, 4096, 1, 1<<20)
 	c.FlushTimeout = within(c.FlushTimeout, 2*time.Second, time.Millisecond, time.Minute)
 	return c

@@ -21,14 +21,16 @@ type library struct {
 }
 
 // Load loads the libraries. Its errors wrap ErrNoLibrary and are one line.
-func Load() (*Calls, error) {
+func Load() (*Calls, error) { return load(lib.Name, Name) }
+
+func load(ibverbs, mlx5 string) (*Calls, error) {
 	l := &library{}
 	for _, from := range []struct {
 		file    string
 		symbols map[string]*uintptr
 	}{
-		{lib.Name, map[string]*uintptr{"ibv_qp_to_qp_ex": &l.exOf, "ibv_create_ah": &l.createAH, "ibv_destroy_ah": &l.destroyAH}},
-		{Name, map[string]*uintptr{
+		{ibverbs, map[string]*uintptr{"ibv_qp_to_qp_ex": &l.exOf, "ibv_create_ah": &l.createAH, "ibv_destroy_ah": &l.destroyAH}},
+		{mlx5, map[string]*uintptr{
 			"mlx5dv_is_supported": &l.isSupported, "mlx5dv_create_qp": &l.createQP, "mlx5dv_qp_ex_from_ibv_qp_ex": &l.dvOf,
 		}},
 	} {
