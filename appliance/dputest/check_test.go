@@ -12,21 +12,19 @@ import (
 	"github.com/millrace/millrace/verbs/preflight"
 )
 
-// TestRDMACheck runs millrace rdma check on a kernel that has an RDMA device. Soft-RoCE has no priorities, no congestion
+// TestRDMACheck runs millrace rdma check on a kernel that has an RDMA device, with a server as its peer. Soft-RoCE has no priorities, no congestion
 // control and no PCIe, so these can't be read and no more.
 func TestRDMACheck(t *testing.T) {
 	openCache(t)
-	cfg := guest.Config{Arch: guest.AMD64, Sets: []guest.Set{guest.Verbs()}, Files: []guest.File{buildMillrace(t, guest.AMD64)},
-		Links:  []guest.Link{{Name: "rxe0", Type: "rxe", NetDev: "eth1"}},
-		Fabric: &guest.Fabric{Socket: t.TempDir() + "/fabric", Listen: true, Addresses: []string{leftAddress + "/24"}}}
-	vm := start(t, cfg)
+	_, vm := startServerAndClient(t, guest.AMD64, "--rdma", "verbs", "--rdma-listen", leftAddress+":9010")
 	want := map[string]preflight.Verdict{
 		"device rxe0": preflight.OK, "module ib_uverbs": preflight.OK, "node /dev/infiniband/uverbs0": preflight.OK, "netns": preflight.OK,
-		"memlock": preflight.OK, "gid " + leftAddress: preflight.OK, "link rxe0/1": preflight.OK, "errors rxe0/1": preflight.OK,
+		"memlock": preflight.OK, "gid " + rightAddress: preflight.OK, "link rxe0/1": preflight.OK, "errors rxe0/1": preflight.OK,
 		"mtu eth1": preflight.OK, "pfc eth1": preflight.Warn, "ecn eth1": preflight.Warn, "library libibverbs": preflight.OK,
-		"loop ibverbs rxe0": preflight.OK,
+		"peer " + leftAddress + ":9010": preflight.OK, "path " + leftAddress: preflight.OK,
+		"mtu rxe0/1": preflight.OK, "loop ibverbs rxe0": preflight.OK,
 	}
-	if diff := cmp.Diff(want, check(t, vm, "--listen", leftAddress, "--loop-size", "8MiB")); diff != "" {
+	if diff := cmp.Diff(want, check(t, vm, "--listen", rightAddress, "--loop-size", "8MiB", "--peer", leftAddress+":9010")); diff != "" {
 		t.Errorf("an address of rxe0 (-want +got):\n%s", diff)
 	}
 	// The address of eth0 is on no RDMA device.

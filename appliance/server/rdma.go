@@ -18,6 +18,7 @@ import (
 	verbsfabric "github.com/millrace/millrace/verbs/fabric"
 	"github.com/millrace/millrace/verbs/ibverbs"
 	"github.com/millrace/millrace/verbs/iwarp"
+	"github.com/millrace/millrace/verbs/mlx5dc"
 	"github.com/millrace/millrace/verbs/nullverbs"
 	"github.com/millrace/millrace/verbs/preflight"
 )
@@ -49,7 +50,7 @@ func openFabric(c *config.Config, log *slog.Logger) (*fabric, error) {
 		log.Warn("RDMA moves no bytes: objects that are put by it are garbage; this is for measuring only")
 		f.paths = append(f.paths, path{name: "null(moves-no-bytes)", device: nullverbs.Open(), listen: c.RDMAListen})
 	case config.RDMAVerbs:
-		if err := f.addHardware(c, c.RDMAListen, preflight.Err); err != nil {
+		if err := f.addHardware(c, c.RDMAListen, log, preflight.Err); err != nil {
 			return nil, fmt.Errorf("open RDMA: %w", err)
 		}
 	case config.RDMAAuto:
@@ -59,7 +60,7 @@ func openFabric(c *config.Config, log *slog.Logger) (*fabric, error) {
 			}
 			return nil
 		}
-		if err := f.addHardware(c, "", warn); errors.Is(err, ibverbs.ErrNoLibrary) || errors.Is(err, verbsfabric.ErrNoDevice) {
+		if err := f.addHardware(c, "", log, warn); errors.Is(err, ibverbs.ErrNoLibrary) || errors.Is(err, verbsfabric.ErrNoDevice) {
 			log.Info("no RDMA hardware, soft RDMA only: " + err.Error())
 		} else if err != nil {
 			log.Warn("RDMA hardware is there but can't be used, soft RDMA only: see millrace rdma check", "error", err)
@@ -73,15 +74,10 @@ func openFabric(c *config.Config, log *slog.Logger) (*fabric, error) {
 
 // addHardware opens the RDMA device that has the address of the S3 endpoint, or any if that is on all addresses, unless judge
 // has an error for what the preflight has found.
-func (f *fabric) addHardware(c *config.Config, listen string, judge func([]preflight.Finding) error) error {
-	if devices, err := ibverbs.Devices(); err != nil {
-		return err
-	} else if len(devices) == 0 {
-		return verbsfabric.ErrNoDevice
-	}
+func (f *fabric) addHardware(c *config.Config, listen string, log *slog.Logger, judge func([]preflight.Finding) error) error {
 	class := uint8(c.RDMATrafficClass)
-	cfg := ibverbs.Config{StartTimeout: dialLimit, Transport: ibverbs.Transport{TrafficClass: class}}
-	check := preflight.Config{Mode: preflight.Verbs, ArenaBytes: int64(c.ArenaSize), TrafficClass: class}
+	cfg := ibverbs.Config{StartTimeout: dialLimit, Transport: ibverbs.Transport{TrafficClass: class}, DC: &mlx5dc.Config{}}
+	check := preflight.Config{Mode: preflight.Mode(c.RDMA), ArenaBytes: int64(c.ArenaSize), TrafficClass: class}
 	if at, err := listenAddress(c.Listen); err == nil && !at.Addr().Unmap().IsUnspecified() {
 		cfg.Address = at.Addr().Unmap()
 		check.Listen = []netip.Addr{cfg.Address}
@@ -89,9 +85,17 @@ func (f *fabric) addHardware(c *config.Config, listen string, judge func([]prefl
 	if err := judge(preflight.Check(preflight.Host(library), check)); err != nil {
 		return err
 	}
+	if devices, err := ibverbs.Devices(); err != nil {
+		return err
+	} else if len(devices) == 0 {
+		return verbsfabric.ErrNoDevice
+	}
 	dev, err := ibverbs.Open(cfg)
 	if err != nil {
 		return err
+	}
+	if notice := dev.Notice(); notice != "" {
+		log.Warn(notice)
 	}
 	name := fmt.Sprintf("%s(%s)", ibverbs.Provider, dev.Info().Name)
 	f.paths = append(f.paths, path{name: name, device: dev, listen: listen})

@@ -1,6 +1,7 @@
 package ibverbs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -13,8 +14,8 @@ import (
 // driverMLX5 is the driver of the adapters that have DC.
 const driverMLX5 = "mlx5_core"
 
-// openDC makes the DC initiators, if they are wanted and the device is of the kind. What Info says then holds for
-// connections of both kinds.
+// openDC makes the DC initiators, if they are wanted and the device is of the kind. What their configuration leaves open is
+// as for reliable connections. What Info says then holds for connections of both kinds.
 func (d *Device) openDC(dev *lib.DeviceAttr) error {
 	if d.cfg.DC == nil || d.kind != driverMLX5 {
 		return nil
@@ -23,6 +24,9 @@ func (d *Device) openDC(dev *lib.DeviceAttr) error {
 	if err != nil {
 		return err
 	}
+	cfg, t := *d.cfg.DC, d.cfg.Transport
+	cfg.HopLimit, cfg.TrafficClass = cmp.Or(cfg.HopLimit, t.HopLimit), cmp.Or(cfg.TrafficClass, t.TrafficClass)
+	cfg.TimeoutExponent, cfg.Retries = cmp.Or(cfg.TimeoutExponent, t.TimeoutExponent), cmp.Or(cfg.Retries, t.Retries)
 	d.dc, err = mlx5dc.Open(mlx5dc.Host{
 		Provider: Provider, Verbs: d.calls, MLX5: calls, Context: d.ctx, PD: d.pd, Port: d.port,
 		MaxReads: uint8(min(max(dev.MaxQPInitRDAtom, 0), 255)), MaxMessageBytes: d.info.MaxMessageBytes,
@@ -31,7 +35,7 @@ func (d *Device) openDC(dev *lib.DeviceAttr) error {
 			g, err := d.gidTowards(netip.AddrFrom16(to).Unmap())
 			return uint8(g.Index), err
 		},
-	}, *d.cfg.DC)
+	}, cfg)
 	if err != nil {
 		return err
 	}
@@ -39,6 +43,7 @@ func (d *Device) openDC(dev *lib.DeviceAttr) error {
 	d.info.MaxMessageBytes = min(d.info.MaxMessageBytes, bytes)
 	d.info.MaxSegments = min(d.info.MaxSegments, segments)
 	d.info.SendDepth = min(d.info.SendDepth, depth)
+	d.info.Dials |= verbs.KindHardware
 	return nil
 }
 

@@ -115,7 +115,7 @@ func (m *dcMachine) open(t *testing.T, tree func() (fabrictest.Sys, fabrictest.K
 		sys, k := tree()
 		return fabric.Read(sys.FS(), k)
 	}
-	d, err := openWith(Config{DC: dc}, m.calls(t), m.mlx5, read)
+	d, err := openWith(Config{DC: dc, Transport: Transport{TrafficClass: 104}}, m.calls(t), m.mlx5, read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +131,11 @@ func dcEndpoint(addr string) verbs.Endpoint {
 func TestDC(t *testing.T) {
 	m := newDCMachine(t)
 	d := m.open(t, fabrictest.MLX5, &mlx5dc.Config{DCIs: 3, SendDepth: 8})
-	if d.Notice() != mlx5dc.Notice || d.Info().SendDepth != 8 {
-		t.Errorf("Notice() = %q, Info() = %+v; want the notice, and a depth of 8", d.Notice(), d.Info())
+	if d.Notice() != mlx5dc.Notice || d.Info().SendDepth != 8 || d.Info().Dials != verbs.KindRC|verbs.KindHardware {
+		t.Errorf("Notice() = %q, Info() = %+v; want the notice, a depth of 8, and both kinds", d.Notice(), d.Info())
+	}
+	if got := d.ActiveMTUBytes(); got != 4096 {
+		t.Errorf("ActiveMTUBytes() = %d; want 4096 (enum 5)", got)
 	}
 	r, err := d.Register(make([]byte, 100))
 	if err != nil {
@@ -150,8 +153,8 @@ func TestDC(t *testing.T) {
 		_ = c.Close()
 	}
 	for i, want := range []uint8{3, 5} { // of the port on p0: RoCE v2 for IPv4, and for the routable IPv6 address
-		if got := m.handles[i].GRH; got.SGIDIndex != want || got.TrafficClass != 96 {
-			t.Errorf("address handle %d has GID %d and class %d; want %d and 96", i, got.SGIDIndex, got.TrafficClass, want)
+		if got := m.handles[i].GRH; got.SGIDIndex != want || got.TrafficClass != 104 || got.HopLimit != 64 {
+			t.Errorf("address handle %d has GID %d and class %d; want %d and 104", i, got.SGIDIndex, got.TrafficClass, want)
 		}
 		p := m.posted[i]
 		if p.Read || p.Addr != 0x7004 || p.RKey != 0x99 || p.DCTN != 0xabc || p.DCKey != mlx5dc.DefaultDCKey || len(p.SGEs) != 1 ||

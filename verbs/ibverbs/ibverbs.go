@@ -59,6 +59,7 @@ type Config struct {
 	NoWindows bool
 	Transport Transport
 	// DC is how targets of DC are reached too, which tokens name: only on devices of mlx5, left out on others. nil: not at all.
+	// What it leaves open is as in Transport.
 	DC *mlx5dc.Config
 }
 
@@ -298,6 +299,9 @@ func (d *Device) Info() verbs.DeviceInfo { return d.info }
 
 // Counters returns what the device has done so far.
 func (d *Device) Counters() verbs.Counters { return d.meter.Read(Provider) }
+
+// ActiveMTUBytes is the InfiniBand MTU that the port has now.
+func (d *Device) ActiveMTUBytes() int { return 128 << d.mtu.Load() }
 
 // Err is nil while the device can be used, else why it can't now: the port is down, or the device is gone.
 func (d *Device) Err() error {

@@ -33,7 +33,7 @@ type Config struct {
 	DCIs int
 	// DCKey must be that of the targets; DefaultDCKey by default.
 	DCKey uint64
-	// HopLimit is 64 by default, TrafficClass (DSCP × 4) 96.
+	// HopLimit is 64 by default; TrafficClass is DSCP × 4, 0 by default.
 	HopLimit, TrafficClass uint8
 	// TimeoutExponent: an answer is waited for 4.096 µs × 2^n; 14 (67 ms) by default. Retries is how often, 7 by default.
 	TimeoutExponent, Retries uint8
@@ -56,7 +56,6 @@ func (c Config) withDefaults() Config {
 		c.DCKey = DefaultDCKey
 	}
 	c.HopLimit = within(c.HopLimit, 64, 1, 255)
-	c.TrafficClass = within(c.TrafficClass, 96, 1, 255)
 	c.TimeoutExponent = within(c.TimeoutExponent, 14, 1, 31)
 	c.Retries = within(c.Retries, 7, 1, 7)
 	c.OutstandingReads = within(c.OutstandingReads, 16, 1, 128)
@@ -170,7 +169,7 @@ func (s *Initiators) Dial(ctx context.Context, to verbs.Endpoint) (verbs.Conn, e
 
 // Reaches says whether an endpoint is of the kind that DC reaches: neither a session nor one of another provider.
 func Reaches(to verbs.Endpoint) bool {
-	return !to.Session && to.LID != verbs.LIDSoft && to.LID != verbs.LIDRC
+	return !to.Session && to.Kind() == verbs.KindHardware
 }
 
 func (s *Initiators) dial(ctx context.Context, to verbs.Endpoint) (*conn, error) {

@@ -81,6 +81,17 @@ func (c *checker) mtu(n fabric.Netdev) {
 	}
 }
 
+// ActiveMTU judges the InfiniBand MTU that a port has, as the device itself says: it is less than what the interface leaves room for
+// where adapter or driver are set so.
+func ActiveMTU(port PortID, mtuBytes int) Finding {
+	f := Finding{Check: "mtu", Subject: port.String(), Verdict: OK, Found: fmt.Sprintf("active InfiniBand MTU %d", mtuBytes)}
+	if mtuBytes < WantMTUBytes {
+		f.Verdict, f.Found = Warn, fmt.Sprintf("%s; %d is wanted", f.Found, WantMTUBytes)
+		f.Advice = "set the MTU of the interface first; then see ibv_devinfo -v -d " + port.Device
+	}
+	return f
+}
+
 // congestion judges what happens to packets of the traffic class when a queue fills up: PFC pauses the sender, ECN slows
 // it down. With neither they are dropped.
 func (c *checker) congestion(p *fabric.Port, netdev string) {

@@ -19,7 +19,7 @@ const (
 	plainBytes = 1500
 )
 
-// PeerFindings makes a connection to the RDMA listener of a peer and sends it packets that must not be fragmented. echo sends
+// PeerFindings makes a connection to the RDMA listener of a peer, which must be of the same provider, and sends it packets that must not be fragmented. echo sends
 // one of a given size and waits for the answer; Echo does it.
 func PeerFindings(
 	ctx context.Context, dev verbs.Device, at netip.AddrPort, echo func(context.Context, netip.Addr, int) error,
@@ -27,9 +27,10 @@ func PeerFindings(
 	c := &checker{}
 	subject := at.String()
 	start := time.Now()
-	conn, err := dev.Dial(ctx, verbs.EndpointAt(at), nil)
+	to := verbs.Endpoint{GID: at.Addr().As16(), QPN: uint32(at.Port()), LID: dev.Info().LID}
+	conn, err := dev.Dial(ctx, to, nil)
 	if err != nil {
-		c.problem("peer", subject, err.Error(), "does it serve with --rdma-listen there? then routes, firewalls, network namespaces")
+		c.problem("peer", subject, err.Error(), "does it serve with --rdma-listen there, and the same --rdma? then routes, firewalls, network namespaces")
 	} else {
 		took := time.Since(start)
 		_ = conn.Close()

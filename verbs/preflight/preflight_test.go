@@ -342,6 +342,14 @@ func TestCapIPCLock(t *testing.T) {
 	}
 }
 
+func TestActiveMTU(t *testing.T) {
+	for mtu, want := range map[int]Verdict{4096: OK, 2048: Warn, 256: Warn} {
+		if got := ActiveMTU(PortID{"mlx5_0", 1}, mtu); got.Verdict != want || got.Subject != "mlx5_0/1" || (got.Advice == "") != (want == OK) {
+			t.Errorf("ActiveMTU(%d) = %v; want %v", mtu, got, want)
+		}
+	}
+}
+
 func TestErr(t *testing.T) {
 	if err := Err([]Finding{{Check: "mtu", Verdict: Warn}, {Check: "gid", Verdict: OK}}); err != nil {
 		t.Errorf("Err of a warning: %v", err)

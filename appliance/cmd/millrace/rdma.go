@@ -52,7 +52,7 @@ func (f *rdmaFlags) register(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.listen, "listen", nil, "the server's `ADDR`, with or without a port (repeatable; default: all)")
 	fs.Var(&f.arenaSize, "arena-size", "how much memory the server registers: `SIZE`")
 	fs.Uint8Var(&f.class, "traffic-class", preflight.DefaultTrafficClass, "the traffic class of RDMA packets: DSCP × 4, `N`")
-	fs.StringVar(&f.peer, "peer", "", "connect to the --rdma-listen of another server, `HOST:PORT`, and probe the path to it")
+	fs.StringVar(&f.peer, "peer", "", "connect to the --rdma-listen of another server, `HOST:PORT`, and probe the path to it; with --rdma verbs by hardware, else by soft")
 	fs.Var(&f.loopSize, "loop-size", "move `SIZE` in each direction, 0 for no loop")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object a finding")
 }
@@ -74,7 +74,7 @@ func (f *rdmaFlags) run(ctx context.Context, env *environment, args []string) er
 		return err
 	})
 	findings := preflight.Check(system, cfg)
-	findings = append(findings, f.hardware(ctx, system, cfg)...)
+	findings = append(findings, f.hardware(ctx, system, cfg, peer)...)
 	findings = append(findings, f.soft(ctx, system, cfg, peer)...)
 	for _, finding := range findings {
 		if f.json {
@@ -142,9 +142,10 @@ func (f *rdmaFlags) peerAddress() (netip.AddrPort, error) {
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port()), nil
 }
 
-// hardware has the loop over an RDMA device. Where there is none, it was said already.
-func (f *rdmaFlags) hardware(ctx context.Context, system preflight.System, cfg preflight.Config) []preflight.Finding {
-	if f.loopSize == 0 || cfg.Mode == preflight.Soft || system.Library() != nil {
+// hardware has the findings that need an RDMA device: the loop, and with --rdma verbs the peer. Where there is none, it was
+// said already.
+func (f *rdmaFlags) hardware(ctx context.Context, system preflight.System, cfg preflight.Config, peer netip.AddrPort) []preflight.Finding {
+	if cfg.Mode == preflight.Soft || system.Library() != nil {
 		return nil
 	}
 	place, err := preflight.LoopPlace(system, cfg)
@@ -156,20 +157,31 @@ func (f *rdmaFlags) hardware(ctx context.Context, system preflight.System, cfg p
 		Transport: ibverbs.Transport{TrafficClass: cfg.TrafficClass},
 	})
 	if err != nil {
-		return []preflight.Finding{{Check: "loop", Subject: place.Device.Name, Verdict: preflight.Problem, Found: err.Error(),
+		return []preflight.Finding{{Check: "device", Subject: place.Device.Name, Verdict: preflight.Problem, Found: err.Error(),
 			Advice: "see the other findings first; then the kernel's log"}}
 	}
 	defer dev.Close()
-	return preflight.LoopFindings(ctx, system, dev, netip.AddrPortFrom(place.GID.Addr(), 0), int64(f.loopSize),
-		preflight.PortID{Device: place.Device.Name, Port: place.Port.Number})
+	port := preflight.PortID{Device: place.Device.Name, Port: place.Port.Number}
+	findings := []preflight.Finding{preflight.ActiveMTU(port, dev.ActiveMTUBytes())}
+	if f.loopSize > 0 {
+		at := netip.AddrPortFrom(place.GID.Addr(), 0)
+		findings = append(findings, preflight.LoopFindings(ctx, system, dev, at, int64(f.loopSize), port)...)
+	}
+	if peer.IsValid() && cfg.Mode == preflight.Verbs {
+		findings = append(findings, preflight.PeerFindings(ctx, dev, peer, preflight.Echo)...)
+	}
+	return findings
 }
 
-// soft has the findings that need the soft provider: the loop, unless only hardware matters, and the peer.
+// soft has the findings that need the soft provider, unless only hardware matters: the loop, and the peer.
 func (f *rdmaFlags) soft(ctx context.Context, system preflight.System, cfg preflight.Config, peer netip.AddrPort) []preflight.Finding {
+	if cfg.Mode == preflight.Verbs {
+		return nil
+	}
 	dev := iwarp.Open(iwarp.Config{StartTimeout: 3 * time.Second})
 	defer dev.Close()
 	var findings []preflight.Finding
-	if f.loopSize > 0 && cfg.Mode != preflight.Verbs {
+	if f.loopSize > 0 {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
 		if len(cfg.Listen) > 0 && !cfg.Listen[0].IsUnspecified() {
 			at = netip.AddrPortFrom(cfg.Listen[0], 0)
