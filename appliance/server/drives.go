@@ -156,6 +156,7 @@ func (d *drives) close() error {
 		closers = append(closers, func() error {
 			err := o.store.Close()
 			if o.store.Err() != nil {
+				o.drive.Abandon()
 				err = nil
 			}
 			if closeErr := o.drive.Close(); !errors.Is(closeErr, blockdev.ErrGone) {

@@ -253,7 +253,7 @@ func (d *Drive) openNodes(dev *disk, l layout, opt Options) error {
 	if err != nil {
 		return fmt.Errorf("metadata file system: %w", err)
 	}
-	d.close = append(d.close, unmount)
+	d.close = append(d.close, func() error { return unmount(d.abandoned.Load()) })
 	// Not the mount point itself: nothing can be written beside the mount when it is gone.
 	d.MetaDir = filepath.Join(mount, metaName)
 	if err := os.MkdirAll(d.MetaDir, 0o750); err != nil {

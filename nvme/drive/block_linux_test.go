@@ -338,3 +338,38 @@ func TestBlockAfterPowerCut(t *testing.T) {
 	}
 	closeDrive(t, d)
 }
+
+// TestBlockAbandon closes a drive that failed: what was flushed is there after, by the journal, and the rest was not
+// written at the end.
+func TestBlockAbandon(t *testing.T) {
+	l := newLoop(t, 512)
+	d := l.create(t)
+	write := func(name string, sync bool) {
+		f, err := os.Create(filepath.Join(d.MetaDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(f, "kept")
+		if sync {
+			err = f.Sync()
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("note", true)
+	write("later", false)
+	d.Abandon()
+	closeDrive(t, d)
+	if state := command(t, "dumpe2fs", "-h", l.file+"?offset=1048576"); !strings.Contains(state, "needs_recovery") {
+		t.Error("the journal is taken for empty")
+	}
+	d = l.open(t)
+	if got, err := os.ReadFile(filepath.Join(d.MetaDir, "note")); string(got) != "kept\n" {
+		t.Errorf("note holds %q, %v; want kept", got, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(d.MetaDir, "later")); string(got) == "kept\n" {
+		t.Errorf("what was not flushed was written: %q, %v", got, err)
+	}
+	closeDrive(t, d)
+}

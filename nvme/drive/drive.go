@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/nvme/blockdev"
 )
@@ -95,8 +96,9 @@ type Drive struct {
 	Path    string
 	Kind    Kind
 
-	present func() error
-	close   []func() error // in the order of opening; run backwards
+	present   func() error
+	close     []func() error // in the order of opening; run backwards
+	abandoned atomic.Bool
 }
 
 // Open opens the drive at path for this process alone. It gives ErrNoDrive where there is none,
@@ -175,6 +177,11 @@ func (d *Drive) Present() error {
 	}
 	return nil
 }
+
+// Abandon makes Close leave the metadata of a block device as a power cut would: nothing that was not flushed is written
+// any more. It is for a drive that failed: after errors of writes, a clean unmount can make ext4 forget its journal, and
+// with it what was flushed.
+func (d *Drive) Abandon() { d.abandoned.Store(true) }
 
 // Close releases the drive: it closes Data, and unmounts the metadata of a block device. Files
 // in MetaDir must be closed before.
