@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net"
+	"os"
 	"sync"
 	"time"
 	"unsafe"
@@ -111,8 +112,9 @@ func (c *conn) free() {
 
 // run takes completions out until all is over.
 func (c *conn) run() {
-	if err := c.done.run(c.handle, c.idle); err != nil {
-		c.fail(fmt.Errorf("%w: %w", verbs.ErrPeer, err)) // if that is not why it has returned
+	// A deadline is set only when the connection has failed already.
+	if err := c.done.run(c.handle, c.idle); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.fail(fmt.Errorf("%w: %w", verbs.ErrPeer, err))
 	}
 	c.finish()
 }
@@ -132,8 +134,10 @@ func (c *conn) watchPeer() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.guess = c.err == nil
-	c.failLocked(fmt.Errorf("%w: %w", verbs.ErrPeer, err))
+	if c.err == nil {
+		c.failLocked(fmt.Errorf("%w: %w", verbs.ErrPeer, err))
+		c.guess = true
+	}
 }
 
 // Peer describes the other side.

@@ -1,6 +1,7 @@
 package ibverbs
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/verbs"
@@ -41,9 +42,6 @@ func (c *conn) handle(wc *lib.WC) {
 		err = c.err
 		if wc.Status != lib.WCWRFlushErr || err == nil {
 			err = &StatusError{Status: wc.Status, Vendor: wc.VendorErr}
-			if c.guess { // the peer has ended because of what it refused
-				c.err, c.guess = err, false
-			}
 		}
 	}
 	if wc.WRID&recvBit != 0 {
@@ -107,6 +105,9 @@ func (c *conn) fail(err error) {
 
 func (c *conn) failLocked(err error) {
 	if c.err != nil {
+		if c.guess && !errors.Is(err, verbs.ErrClosed) {
+			c.err, c.guess = err, false
+		}
 		return
 	}
 	c.err = err
@@ -127,8 +128,8 @@ func (c *conn) abandon(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lost = true
-	if c.err == nil {
-		c.err = err
+	if c.err == nil || c.guess {
+		c.err, c.guess = err, false
 		c.chained = 0
 	}
 	if c.qp != 0 {
@@ -157,6 +158,7 @@ func (c *conn) finish() {
 		}
 	}
 	c.free()
+	c.guess = false
 	c.mu.Unlock()
 	c.done.destroy()
 	c.onEnd()

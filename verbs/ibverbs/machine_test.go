@@ -285,6 +285,25 @@ func TestWindows(t *testing.T) {
 	}
 }
 
+// TestNoAllocations: neither a transfer of many work requests nor its completions allocate.
+func TestNoAllocations(t *testing.T) {
+	p := newPair(t, libibverbstest.New(), Config{NoWindows: true})
+	info := p.active.Info()
+	info.MaxMessageBytes = 1000
+	req := verbs.NewRequester(info, 16)
+	local := [][]byte{p.local.Bytes()[:20_000], p.local.Bytes()[30_000:40_000]}
+	ctx := context.Background()
+	transfer := func() {
+		if err := req.Write(ctx, p.conn, p.window, 0, local, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	transfer()
+	if n := testing.AllocsPerRun(100, transfer); n >= 1 {
+		t.Errorf("%v allocations in a transfer of 30 work requests; want none", n)
+	}
+}
+
 func TestStatusError(t *testing.T) {
 	for _, tc := range []struct {
 		status lib.WCStatus

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -15,7 +16,8 @@ import (
 // library is the loaded library: addresses of its functions.
 type library struct {
 	sym   map[string]uintptr
-	errno uintptr // __errno_location
+	errno uintptr   // __errno_location
+	args  sync.Pool // of *[3]uintptr
 }
 
 func functions() []string {
@@ -35,6 +37,7 @@ func Load() (*Calls, error) {
 		return nil, fmt.Errorf("%w: %s", ErrNoLibrary, oneLine(err))
 	}
 	l := &library{sym: map[string]uintptr{}}
+	l.args.New = func() any { return new([3]uintptr) }
 	for _, name := range functions() {
 		if l.sym[name], err = purego.Dlsym(handle, name); err != nil {
 			return nil, fmt.Errorf("%w: it has no %s", ErrNoLibrary, name)
@@ -107,6 +110,18 @@ func failure(name string, n int32) error {
 	return &Error{Call: name, Errno: syscall.Errno(max(n, -n))}
 }
 
+// call calls a function of the data path. A list of arguments made for the call would be allocated, since
+// purego.SyscallN lets it escape.
+//
+//go:uintptrescapes
+func (l *library) call(fn, a, b, c uintptr) int32 {
+	args := l.args.Get().(*[3]uintptr)
+	*args = [3]uintptr{a, b, c}
+	r, _, _ := purego.SyscallN(fn, args[:]...)
+	l.args.Put(args)
+	return int32(r)
+}
+
 // event calls a function that reads an event; when there is none the error is again itself, so that nothing is
 // allocated for it.
 //
@@ -114,8 +129,7 @@ func failure(name string, n int32) error {
 func (l *library) event(again *Error, object, out1, out2 uintptr) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	r, _, _ := purego.SyscallN(l.sym[again.Call], object, out1, out2)
-	if int32(r) == 0 {
+	if l.call(l.sym[again.Call], object, out1, out2) == 0 {
 		return nil
 	}
 	if errno := l.lastErrno(); errno != again.Errno {
@@ -218,8 +232,8 @@ func (l *library) memoryCalls(c *Calls) {
 		if fn == 0 {
 			return 0, &Error{Call: "ibv_bind_mw", Errno: syscall.EOPNOTSUPP}
 		}
-		if r, _, _ := purego.SyscallN(fn, uintptr(qp), uintptr(mw), uintptr(unsafe.Pointer(b))); int32(r) != 0 {
-			return 0, failure("ibv_bind_mw", int32(r))
+		if r := l.call(fn, uintptr(qp), uintptr(mw), uintptr(unsafe.Pointer(b))); r != 0 {
+			return 0, failure("ibv_bind_mw", r)
 		}
 		return at[mwHead](uintptr(mw)).rkey, nil
 	}

@@ -42,36 +42,33 @@ func (l *library) queueCalls(c *Calls) {
 // dataCalls are those of the data path: they allocate nothing.
 func (l *library) dataCalls(c *Calls) {
 	c.ReqNotifyCQ = func(cq CQ) error {
-		if r, _, _ := purego.SyscallN(opsOf(uintptr(cq)).reqNotifyCQ, uintptr(cq), 0); int32(r) != 0 {
-			return failure("ibv_req_notify_cq", int32(r))
+		if r := l.call(opsOf(uintptr(cq)).reqNotifyCQ, uintptr(cq), 0, 0); r != 0 {
+			return failure("ibv_req_notify_cq", r)
 		}
 		return nil
 	}
 	c.PollCQ = func(cq CQ, wc []WC) (int, error) {
-		r, _, _ := purego.SyscallN(opsOf(uintptr(cq)).pollCQ, uintptr(cq), uintptr(len(wc)),
-			uintptr(unsafe.Pointer(unsafe.SliceData(wc))))
-		if n := int32(r); n < 0 {
+		n := l.call(opsOf(uintptr(cq)).pollCQ, uintptr(cq), uintptr(len(wc)), uintptr(unsafe.Pointer(unsafe.SliceData(wc))))
+		if n < 0 {
 			return 0, failure("ibv_poll_cq", n)
 		}
-		return int(r), nil
+		return int(n), nil
 	}
 	again := &Error{Call: "ibv_get_cq_event", Errno: syscall.EAGAIN}
 	c.GetCQEvent = func(ch Channel, e *CQEvent) error {
 		return l.event(again, uintptr(ch), uintptr(unsafe.Pointer(&e.CQ)), uintptr(unsafe.Pointer(&e.Context)))
 	}
 	c.PostSend = func(qp QP, wr *SendWR, bad *uintptr) error {
-		r, _, _ := purego.SyscallN(opsOf(uintptr(qp)).postSend, uintptr(qp), uintptr(unsafe.Pointer(wr)),
-			uintptr(unsafe.Pointer(bad)))
-		if int32(r) != 0 {
-			return failure("ibv_post_send", int32(r))
+		r := l.call(opsOf(uintptr(qp)).postSend, uintptr(qp), uintptr(unsafe.Pointer(wr)), uintptr(unsafe.Pointer(bad)))
+		if r != 0 {
+			return failure("ibv_post_send", r)
 		}
 		return nil
 	}
 	c.PostRecv = func(qp QP, wr *RecvWR, bad *uintptr) error {
-		r, _, _ := purego.SyscallN(opsOf(uintptr(qp)).postRecv, uintptr(qp), uintptr(unsafe.Pointer(wr)),
-			uintptr(unsafe.Pointer(bad)))
-		if int32(r) != 0 {
-			return failure("ibv_post_recv", int32(r))
+		r := l.call(opsOf(uintptr(qp)).postRecv, uintptr(qp), uintptr(unsafe.Pointer(wr)), uintptr(unsafe.Pointer(bad)))
+		if r != 0 {
+			return failure("ibv_post_recv", r)
 		}
 		return nil
 	}

@@ -99,12 +99,12 @@ func (m *Machine) Event(t lib.EventType, port int) {
 	}
 }
 
-// EventOf tells of every queue pair but those that are connected to themselves.
+// EventOf tells of every queue pair that has work requests.
 func (m *Machine) EventOf(t lib.EventType) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, qp := range m.qps {
-		if qp.dest != qp.number {
+		if len(qp.sends)+len(qp.recvs) > 0 {
 			m.events[qp.context].put(lib.AsyncEvent{Element: uintptr(qp.handle), Type: t})
 		}
 	}
@@ -139,18 +139,21 @@ func (m *Machine) handle() uintptr {
 func fails(call string, errno syscall.Errno) error { return &lib.Error{Call: call, Errno: errno} }
 
 // pipe is what a descriptor is waited for by: it holds a byte for each event.
-type pipe struct{ fds [2]int }
+type pipe struct {
+	fds     [2]int
+	in, out [1]byte
+}
 
 func newPipe() (*pipe, error) {
 	p := &pipe{}
 	return p, syscall.Pipe(p.fds[:])
 }
 
-func (p *pipe) wake() { _, _ = syscall.Write(p.fds[1], []byte{1}) }
+func (p *pipe) wake() { _, _ = syscall.Write(p.fds[1], p.in[:]) }
 
 // take takes a byte out, or fails as a read of the descriptor does.
 func (p *pipe) take() error {
-	_, err := syscall.Read(p.fds[0], make([]byte, 1))
+	_, err := syscall.Read(p.fds[0], p.out[:])
 	return err
 }
 

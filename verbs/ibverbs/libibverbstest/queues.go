@@ -71,14 +71,19 @@ func (m *Machine) completionCalls(c *lib.Calls) {
 		q.list = slices.Delete(q.list, 0, n)
 		return n, nil
 	}
+	again := fails("ibv_get_cq_event", syscall.EAGAIN)
 	c.GetCQEvent = func(ch lib.Channel, _ *lib.CQEvent) error {
 		m.mu.Lock()
 		p := m.pipes[ch]
 		m.mu.Unlock()
-		if err := p.take(); err != nil {
+		switch err := p.take(); err {
+		case nil:
+			return nil
+		case syscall.EAGAIN:
+			return again
+		default:
 			return fails("ibv_get_cq_event", err.(syscall.Errno))
 		}
-		return nil
 	}
 	c.AckCQEvents = func(lib.CQ, uint32) {}
 }
@@ -94,6 +99,7 @@ type queuePair struct {
 	caps    lib.QPCap
 	sends   []work
 	recvs   []work
+	doing   work
 	ended   chan struct{}
 	dead    bool
 }
@@ -103,7 +109,8 @@ type work struct {
 	id       uint64
 	op       uint32
 	signaled bool
-	sges     []lib.SGE
+	list     [maxElements]lib.SGE
+	n        int32
 	imm      uint32
 	addr     uint64
 	key      uint32
@@ -111,9 +118,21 @@ type work struct {
 	bind     window
 }
 
+// maxElements is the most of one work request; the device's limit must not be higher.
+const maxElements = 32
+
+// sges are the elements of its list.
+func (w *work) sges() []lib.SGE { return w.list[:w.n] }
+
+func (w *work) take(list uintptr, n int32) {
+	if w.n = n; n > 0 {
+		copy(w.list[:], unsafe.Slice(at[lib.SGE](list), n))
+	}
+}
+
 func (w *work) bytes() uint64 {
 	var n uint64
-	for _, s := range w.sges {
+	for _, s := range w.sges() {
 		n += uint64(s.Length)
 	}
 	return n
@@ -168,44 +187,37 @@ func (m *Machine) queuePairCalls(c *lib.Calls) {
 			*bad = uintptr(unsafe.Pointer(wr))
 			return fails("ibv_post_recv", syscall.ENOMEM)
 		}
-		qp.recvs = append(qp.recvs, work{id: wr.WRID, sges: elements(wr.SGList, wr.NumSGE)})
+		qp.recvs = append(qp.recvs, work{id: wr.WRID})
+		qp.recvs[len(qp.recvs)-1].take(wr.SGList, wr.NumSGE)
 		m.moved.Broadcast()
 		return nil
 	}
-}
-
-func elements(list uintptr, n int32) []lib.SGE {
-	if n == 0 {
-		return nil
-	}
-	return slices.Clone(unsafe.Slice(at[lib.SGE](list), n))
 }
 
 func (m *Machine) postSend(h lib.QP, wr *lib.SendWR, bad *uintptr) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	qp := m.qps[h]
-	var list []lib.SendWR
-	var addrs []uintptr
-	for w := wr; w != nil; w = at[lib.SendWR](w.Next) {
-		list, addrs = append(list, *w), append(addrs, uintptr(unsafe.Pointer(w)))
-	}
-	n, err := len(list), error(nil)
+	n, err := -1, error(nil) // -1: all
 	if m.Posted != nil {
+		var list []lib.SendWR
+		for w := wr; w != nil; w = at[lib.SendWR](w.Next) {
+			list = append(list, *w)
+		}
 		n, err = m.Posted(list)
 	}
-	for i, w := range list[:n] {
+	for w := wr; w != nil; w = at[lib.SendWR](w.Next) {
+		if *bad = uintptr(unsafe.Pointer(w)); n == 0 {
+			break
+		}
+		n--
 		if len(qp.sends) >= int(qp.caps.MaxSendWR) || w.NumSGE > int32(qp.caps.MaxSendSGE) {
-			*bad = addrs[i]
 			return fails("ibv_post_send", syscall.ENOMEM)
 		}
 		qp.sends = append(qp.sends, work{
-			id: w.WRID, op: w.Opcode, signaled: w.SendFlags&lib.SendSignaled != 0, sges: elements(w.SGList, w.NumSGE),
-			imm: w.Imm, addr: w.RemoteAddr, key: w.RKey,
+			id: w.WRID, op: w.Opcode, signaled: w.SendFlags&lib.SendSignaled != 0, imm: w.Imm, addr: w.RemoteAddr, key: w.RKey,
 		})
-	}
-	if n < len(list) {
-		*bad = addrs[n]
+		qp.sends[len(qp.sends)-1].take(w.SGList, w.NumSGE)
 	}
 	m.moved.Broadcast()
 	return err
@@ -244,8 +256,9 @@ func (q *queuePair) flush() {
 
 // one does the first work request, or a part of it.
 func (q *queuePair) one() {
-	w := q.sends[0]
-	status, done := q.do(&w)
+	w := &q.doing
+	*w = q.sends[0]
+	status, done := q.do(w)
 	if !done || q.dead || status == lib.WCSuccess && q.state != lib.StateRTS {
 		return
 	}
@@ -275,7 +288,7 @@ func (q *queuePair) do(w *work) (status lib.WCStatus, done bool) {
 	if w.window != nil {
 		return w.window.rebind(w.bind), true
 	}
-	for _, s := range w.sges {
+	for _, s := range w.sges() {
 		if !q.m.local(s) {
 			return lib.WCLocProtErr, true
 		}
@@ -327,7 +340,7 @@ func (q *queuePair) receive(w *work) lib.WCStatus {
 		return lib.WCRemInvReqErr
 	}
 	var from, to []byte
-	sources, rest := w.sges, r.sges
+	sources, rest := w.sges(), r.sges()
 	for {
 		for len(from) == 0 && len(sources) > 0 {
 			from, sources = bytesAt(sources[0].Addr, int(sources[0].Length)), sources[1:]
@@ -363,7 +376,7 @@ func (q *queuePair) remote(peer *queuePair, w *work) (lib.WCStatus, bool) {
 		right = lib.AccessRemoteRead
 	}
 	there, left := w.addr, w.bytes()
-	for _, s := range w.sges {
+	for _, s := range w.sges() {
 		here := bytesAt(s.Addr, int(s.Length))
 		for len(here) > 0 {
 			if !q.m.reach(w.key, there, left, right) {
