@@ -65,7 +65,8 @@ type loop struct {
 	local, remote []byte
 	requests      *verbs.Requester
 	conn          verbs.Conn
-	window        verbs.Window
+	far           verbs.Region // of remote
+	ep            verbs.Endpoint
 	closers       []func() error
 }
 
@@ -79,23 +80,17 @@ func (l *loop) open(ctx context.Context, dev verbs.Device, at netip.AddrPort) er
 		return err
 	}
 	l.closers = append(l.closers, near.Deregister)
-	far, err := dev.Register(l.remote)
-	if err != nil {
+	if l.far, err = dev.Register(l.remote); err != nil {
 		return err
 	}
-	l.closers = append(l.closers, far.Deregister)
+	l.closers = append(l.closers, l.far.Deregister)
 	listener, err := dev.Listen(at, nil)
 	if err != nil {
 		return err
 	}
 	l.closers = append(l.closers, listener.Close)
-	binding, err := far.Bind(0, l.size, verbs.RemoteRead|verbs.RemoteWrite)
-	if err != nil {
-		return err
-	}
-	l.closers = append(l.closers, binding.Close)
-	l.window = binding.Window(listener.Endpoint())
-	l.conn, err = dev.Dial(ctx, l.window.Endpoint, nil)
+	l.ep = listener.Endpoint()
+	l.conn, err = dev.Dial(ctx, l.ep, nil)
 	if err != nil {
 		return err
 	}
@@ -115,43 +110,51 @@ func (l *loop) measure(ctx context.Context, r *LoopResult) error {
 	source := rand.NewChaCha8([32]byte{1})
 	_, _ = source.Read(l.local)
 	whole := [][]byte{l.local}
-	before := cpuTime()
-	start := time.Now()
-	if err := l.requests.Write(ctx, l.conn, l.window, 0, whole, false); err != nil {
+	wrote, spent, err := l.timed(func(w verbs.Window) error { return l.requests.Write(ctx, l.conn, w, 0, whole, false) })
+	if err != nil {
 		return err
 	}
-	wrote := time.Since(start)
-	spent := cpuTime() - before
 	if !bytes.Equal(l.local, l.remote) {
 		return fmt.Errorf("WRITE: %w", ErrMismatch)
 	}
 	clear(l.local)
-	before, start = cpuTime(), time.Now()
-	if err := l.requests.Read(ctx, l.conn, l.window, 0, whole); err != nil {
+	read, more, err := l.timed(func(w verbs.Window) error { return l.requests.Read(ctx, l.conn, w, 0, whole) })
+	if err != nil {
 		return err
 	}
-	took := time.Since(start)
-	spent += cpuTime() - before
 	if !bytes.Equal(l.local, l.remote) {
 		return fmt.Errorf("READ: %w", ErrMismatch)
 	}
 	mib := float64(l.size) / (1 << 20)
-	r.WriteMiBps, r.ReadMiBps = mib/wrote.Seconds(), mib/took.Seconds()
-	r.CPUSecondsPerGiB = spent.Seconds() / (2 * mib / 1024)
-	return l.small(ctx, r)
+	r.WriteMiBps, r.ReadMiBps = mib/wrote.Seconds(), mib/read.Seconds()
+	r.CPUSecondsPerGiB = (spent + more).Seconds() / (2 * mib / 1024)
+	_, _, err = l.timed(func(w verbs.Window) error { return l.small(ctx, w, r) })
+	return err
 }
 
-func (l *loop) small(ctx context.Context, r *LoopResult) error {
+// timed does something with the remote memory, and closes the window after it: only then may that be looked at.
+func (l *loop) timed(do func(verbs.Window) error) (took, cpu time.Duration, err error) {
+	binding, err := l.far.Bind(0, l.size, verbs.RemoteRead|verbs.RemoteWrite)
+	if err != nil {
+		return 0, 0, err
+	}
+	before, start := cpuTime(), time.Now()
+	err = do(binding.Window(l.ep))
+	took, cpu = time.Since(start), cpuTime()-before
+	return took, cpu, errors.Join(err, binding.Close())
+}
+
+func (l *loop) small(ctx context.Context, w verbs.Window, r *LoopResult) error {
 	piece := [][]byte{l.local[:smallBytes]}
 	writes, reads := make([]time.Duration, smallRounds), make([]time.Duration, smallRounds)
 	for i := range smallRounds {
 		start := time.Now()
-		if err := l.requests.Write(ctx, l.conn, l.window, 0, piece, false); err != nil {
+		if err := l.requests.Write(ctx, l.conn, w, 0, piece, false); err != nil {
 			return err
 		}
 		writes[i] = time.Since(start)
 		start = time.Now()
-		if err := l.requests.Read(ctx, l.conn, l.window, 0, piece); err != nil {
+		if err := l.requests.Read(ctx, l.conn, w, 0, piece); err != nil {
 			return err
 		}
 		reads[i] = time.Since(start)

@@ -97,8 +97,9 @@ func compiled(t *testing.T) (calls *Calls, call func(name string, args ...uintpt
 	if _, err := os.Stat("/usr/include/infiniband/mlx5dv.h"); err != nil {
 		t.Skip("needs the headers of libibverbs (Debian: libibverbs-dev)")
 	}
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("needs a C compiler")
+	cc, err := exec.LookPath(compilers()[runtime.GOARCH])
+	if err != nil {
+		t.Skipf("needs a C compiler for %s", runtime.GOARCH)
 	}
 	dir := t.TempDir()
 	source, library := filepath.Join(dir, "recorder.c"), filepath.Join(dir, "librecorder.so")
@@ -106,10 +107,11 @@ func compiled(t *testing.T) (calls *Calls, call func(name string, args ...uintpt
 		t.Fatal(err)
 	}
 	// Its own functions go before those of libibverbs, which other tests have loaded.
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", library, source).CombinedOutput(); err != nil {
+	cmd := exec.Command(cc, "-shared", "-fPIC", "-Wl,-Bsymbolic", "-idirafter", "/usr/include", "-o", library, source)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	calls, err := load(library, library)
+	calls, err = load(library, library)
 	if err != nil {
 		t.Fatal(err)
 	}
