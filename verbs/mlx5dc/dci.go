@@ -77,7 +77,7 @@ func (s *Initiators) mend(x *dci, c *conn) {
 	}
 	timer.Stop()
 	reset := s.move(x, lib.StateReset) == nil
-	if !reset { // kernels before 5.10 refuse it
+	if !reset { // older kernels refuse it
 		_ = s.host.Verbs.DestroyQP(x.calls.QP)
 		x.calls = libmlx5.DCI{}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/verbs/fabric"
@@ -177,7 +178,7 @@ func (c *checker) choose(usable []*fabric.Port) []*fabric.Port {
 			chosen = nil
 			break
 		}
-		if p := c.place(addr); p != nil {
+		if p := c.place(addr); p != nil && !slices.Contains(chosen, p) {
 			chosen = append(chosen, p)
 		}
 	}

@@ -3,6 +3,8 @@ package preflight
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 
 	"github.com/millrace/millrace/verbs/dcb"
 	"github.com/millrace/millrace/verbs/fabric"
@@ -36,8 +38,26 @@ func (c *checker) port(p *fabric.Port) {
 			continue
 		}
 		c.mtu(n)
-		c.congestion(p, n.Name)
+		for _, physical := range c.physical(n.Name, 0) {
+			c.congestion(p, physical)
+		}
 	}
+}
+
+// physical are the interfaces that a VLAN or a bond goes out by, or the interface itself: priorities are set there.
+func (c *checker) physical(netdev string, depth int) []string {
+	const deepest = 4
+	entries, err := fs.ReadDir(c.sys.Sys, "class/net/"+netdev)
+	var out []string
+	for _, e := range entries {
+		if lower, ok := strings.CutPrefix(e.Name(), "lower_"); ok && err == nil && depth < deepest {
+			out = append(out, c.physical(lower, depth+1)...)
+		}
+	}
+	if len(out) == 0 {
+		return []string{netdev}
+	}
+	return out
 }
 
 func linkAdvice(p *fabric.Port) string {
@@ -158,7 +178,7 @@ func (c *checker) ecn(netdev string, priority uint8) Finding {
 	switch {
 	case np == "" || rp == "":
 		f.Found = "can't be read here: the driver shows no ecn folder"
-		f.Advice = "see the adapter: mlxconfig -d BDF q | grep ROCE_CC; and the switch: ECN marking on the queue of RDMA"
+		f.Advice = "see whether adapter and switch do it: mlxconfig -d BDF q | grep ROCE_CC, and ECN marking on the queue of RDMA"
 	case np == "1" && rp == "1":
 		f.Verdict, f.Found = OK, fmt.Sprintf("on for priority %d: this side slows down, and tells others to", priority)
 	default:

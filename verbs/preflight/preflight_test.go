@@ -305,6 +305,31 @@ func TestOtherPortDown(t *testing.T) {
 	}
 }
 
+// TestBond has both ports in a bond with a VLAN on it: the GIDs are of the VLAN, the priorities of the ports.
+func TestBond(t *testing.T) {
+	m := healthy()
+	m.sys = fabrictest.Join(m.sys, fabrictest.Netdev("bond0.7", 9000), fabrictest.Sys{
+		"class/net/bond0.7/lower_bond0/mtu": "9000\n", "class/net/bond0/lower_p0/mtu": "9000\n", "class/net/bond0/lower_p1/mtu": "9000\n",
+	})
+	for i := range 6 {
+		m.sys = m.sys.With(fmt.Sprintf("%sgid_attrs/ndevs/%d", port0, i), "bond0.7\n")
+	}
+	m.cfg.Listen = append(m.cfg.Listen, netip.MustParseAddr("2001:db8:7::1")) // of the same port: judged once
+	subjects := map[string]int{}
+	findings := Check(m.system(), m.cfg)
+	for _, f := range findings {
+		subjects[f.Check+" "+f.Subject]++
+	}
+	for _, want := range []string{"mtu bond0.7", "pfc p0", "pfc p1", "ecn p0", "ecn p1", "link mlx5_0/1"} {
+		if subjects[want] != 1 {
+			t.Errorf("%d findings for %s; want one", subjects[want], want)
+		}
+	}
+	if got := bad(findings); len(got) > 0 {
+		t.Errorf("findings %v; want all OK", got)
+	}
+}
+
 func TestIPv6Only(t *testing.T) {
 	m := healthy()
 	for _, p := range []string{"0", "1"} {

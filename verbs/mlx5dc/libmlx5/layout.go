@@ -53,22 +53,20 @@ type dvQPInitAttr struct {
 
 // qpExTail is what struct ibv_qp_ex has behind its struct ibv_qp, whose size depends on the architecture (qpBytes).
 type qpExTail struct {
-	compMask     uint64
+	_            uint64 // comp_mask
 	wrID         uint64
 	wrFlags      uint32
 	_            [4]uintptr // atomics, bind, invalidate
 	wrRead       uintptr
 	wrWrite      uintptr
-	_            [9]uintptr // with immediate data, SEND, UD, XRC, inline
-	wrSetSGE     uintptr
+	_            [10]uintptr // with immediate data, SEND, UD, XRC, inline, one element
 	wrSetSGEList uintptr
 	wrStart      uintptr
 	wrComplete   uintptr
-	wrAbort      uintptr
 }
 
 // dvQPExHead is the beginning of struct mlx5dv_qp_ex.
 type dvQPExHead struct {
-	compMask    uint64
+	_           uint64 // comp_mask
 	wrSetDCAddr uintptr
 }

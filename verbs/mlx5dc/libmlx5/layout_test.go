@@ -45,9 +45,9 @@ func source(qpSize uintptr) string {
 		rx_hash_conf.rx_hash_key rx_hash_conf.rx_hash_fields_mask source_qpn send_ops_flags`))
 	src.WriteString(asserts("mlx5dv_qp_init_attr", 0, dvQPInitAttr{}, `comp_mask create_flags dc_init_attr.dc_type
 		dc_init_attr.dct_access_key send_ops_flags`))
-	src.WriteString(asserts("ibv_qp_ex", qpSize, qpExTail{}, `comp_mask wr_id wr_flags wr_rdma_read wr_rdma_write wr_set_sge
-		wr_set_sge_list wr_start wr_complete wr_abort`))
-	src.WriteString(asserts("mlx5dv_qp_ex", 0, dvQPExHead{}, "comp_mask wr_set_dc_addr"))
+	src.WriteString(asserts("ibv_qp_ex", qpSize, qpExTail{}, `wr_id wr_flags wr_rdma_read wr_rdma_write wr_set_sge_list
+		wr_start wr_complete`))
+	src.WriteString(asserts("mlx5dv_qp_ex", 0, dvQPExHead{}, "wr_set_dc_addr"))
 	for what, want := range map[string]uint64{
 		"sizeof(struct ibv_qp_init_attr_ex)": uint64(unsafe.Sizeof(qpInitAttrEx{})), "sizeof(struct ibv_sge)": uint64(unsafe.Sizeof(lib.SGE{})),
 		"sizeof(struct mlx5dv_qp_init_attr)": uint64(unsafe.Sizeof(dvQPInitAttr{})), "sizeof(struct ibv_ah_attr)": uint64(unsafe.Sizeof(lib.AHAttr{})),
