@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,6 +24,7 @@ type dcMachine struct {
 	posted  []libmlx5.Work
 	cqes    []lib.WC
 	live    int
+	refuse  error // of DCIs
 	fd      func() int
 	wake    func()
 }
@@ -89,6 +91,9 @@ func (m *dcMachine) mlx5() (*libmlx5.Calls, error) {
 	return &libmlx5.Calls{
 		Supported: func(lib.Context) bool { return true },
 		CreateDCI: func(lib.Context, lib.PD, lib.CQ, lib.QPCap) (libmlx5.DCI, error) {
+			if m.refuse != nil {
+				return libmlx5.DCI{}, m.refuse
+			}
 			m.count(1)
 			return libmlx5.DCI{QP: 7}, nil
 		},
@@ -173,6 +178,19 @@ func TestDC(t *testing.T) {
 	}
 }
 
+// TestDCFails: without DC the device is still good for the rest, and says what is missing.
+func TestDCFails(t *testing.T) {
+	m := newDCMachine(t)
+	m.refuse = &lib.Error{Call: "mlx5dv_create_qp", Errno: syscall.EOPNOTSUPP}
+	d := m.open(t, fabrictest.MLX5, &mlx5dc.Config{})
+	if !errors.Is(d.DC(), syscall.EOPNOTSUPP) || !strings.Contains(d.Notice(), "mlx5dv_create_qp") || d.Info().Dials != verbs.KindRC {
+		t.Errorf("DC() = %v, Notice() = %q, Info() = %+v; want why there is none", d.DC(), d.Notice(), d.Info())
+	}
+	if _, err := d.Dial(t.Context(), dcEndpoint("192.168.7.99"), nil); !errors.Is(err, verbs.ErrUnreachable) {
+		t.Errorf("Dial: %v; want ErrUnreachable", err)
+	}
+}
+
 // TestDCLeftOut: no DC where nobody asked for it, nor on other devices.
 func TestDCLeftOut(t *testing.T) {
 	for _, tt := range []struct {
@@ -182,7 +200,8 @@ func TestDCLeftOut(t *testing.T) {
 	}{{"not asked for", fabrictest.MLX5, nil}, {"rxe", fabrictest.RXE, &mlx5dc.Config{}}} {
 		m := newDCMachine(t)
 		d := m.open(t, tt.tree, tt.dc)
-		if _, err := d.Dial(t.Context(), dcEndpoint("192.168.7.99"), nil); !errors.Is(err, verbs.ErrUnreachable) || d.Notice() != "" {
+		if _, err := d.Dial(t.Context(), dcEndpoint("192.168.7.99"), nil); !errors.Is(err, verbs.ErrUnreachable) || d.Notice() != "" ||
+			!errors.Is(d.DC(), mlx5dc.ErrUnsupported) {
 			t.Errorf("%s: Dial: %v, notice %q; want ErrUnreachable and none", tt.name, err, d.Notice())
 		}
 	}

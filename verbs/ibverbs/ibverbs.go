@@ -59,7 +59,7 @@ type Config struct {
 	NoWindows bool
 	Transport Transport
 	// DC is how targets of DC are reached too, which tokens name: only on devices of mlx5, left out on others. nil: not at all.
-	// What it leaves open is as in Transport.
+	// What it leaves open is as in Transport. Where it can't be had, Notice and DC tell.
 	DC *mlx5dc.Config
 }
 
@@ -113,15 +113,17 @@ type Device struct {
 	read  func() (*fabric.Fabric, error)
 	mlx5  func() (*libmlx5.Calls, error)
 	dc    *mlx5dc.Initiators // nil: no DC
-	name  string
-	kind  string // the driver
-	port  uint8
-	ctx   lib.Context
-	pd    lib.PD
-	info  verbs.DeviceInfo
-	reads uint8 // READs outstanding, in either direction
-	inits uint8 // READs that this side may have outstanding
-	mtu   atomic.Uint32
+	// dcFault is why there is none though it was wanted.
+	dcFault error
+	name    string
+	kind    string // the driver
+	port    uint8
+	ctx     lib.Context
+	pd      lib.PD
+	info    verbs.DeviceInfo
+	reads   uint8 // READs outstanding, in either direction
+	inits   uint8 // READs that this side may have outstanding
+	mtu     atomic.Uint32
 
 	meter  verbs.Meter
 	life   context.Context // ends when the device closes
@@ -257,9 +259,7 @@ func (d *Device) openDevice() error {
 		return err
 	}
 	d.limits(&dev, &port)
-	if err := d.openDC(&dev); err != nil {
-		return err
-	}
+	d.openDC(&dev)
 	d.tasks.Go(d.watchEvents)
 	d.tasks.Go(d.watchStalls)
 	return nil

@@ -112,6 +112,16 @@ func ActiveMTU(port PortID, mtuBytes int) Finding {
 	return f
 }
 
+// DC judges whether a device of mlx5 can initiate by DC; why is nil if it can. Whether bytes arrive is not tried: that takes a client.
+func DC(device string, why error) Finding {
+	f := Finding{Check: "dc", Subject: device, Verdict: OK, Found: "initiators can be made; transfers are not tried"}
+	if why != nil {
+		f.Verdict, f.Found = Warn, "tokens that name DC targets, as NVIDIA's clients send them, are declined: "+why.Error()
+		f.Advice = "see firmware and driver, and whether this is a function that has DC: virtual ones may not"
+	}
+	return f
+}
+
 // congestion judges what happens to packets of the traffic class when a queue fills up: PFC pauses the sender, ECN slows
 // it down. With neither they are dropped.
 func (c *checker) congestion(p *fabric.Port, netdev string) {

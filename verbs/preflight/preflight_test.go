@@ -375,6 +375,15 @@ func TestActiveMTU(t *testing.T) {
 	}
 }
 
+func TestDC(t *testing.T) {
+	if got := DC("mlx5_0", nil); got.Verdict != OK || got.Advice != "" {
+		t.Errorf("DC = %v; want OK", got)
+	}
+	if got := DC("mlx5_0", syscall.EOPNOTSUPP); got.Verdict != Warn || !strings.Contains(got.Found, "declined: operation not supported") || got.Advice == "" {
+		t.Errorf("DC = %v; want a warning with the reason", got)
+	}
+}
+
 func TestErr(t *testing.T) {
 	if err := Err([]Finding{{Check: "mtu", Verdict: Warn}, {Check: "gid", Verdict: OK}}); err != nil {
 		t.Errorf("Err of a warning: %v", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/appliance/config"
 	"github.com/millrace/millrace/verbs/ibverbs"
 	"github.com/millrace/millrace/verbs/iwarp"
+	"github.com/millrace/millrace/verbs/mlx5dc"
 	"github.com/millrace/millrace/verbs/preflight"
 )
 
@@ -154,7 +155,7 @@ func (f *rdmaFlags) hardware(ctx context.Context, system preflight.System, cfg p
 	}
 	dev, err := ibverbs.Open(ibverbs.Config{
 		Device: place.Device.Name, Port: place.Port.Number, Address: place.GID.Addr(),
-		Transport: ibverbs.Transport{TrafficClass: cfg.TrafficClass},
+		Transport: ibverbs.Transport{TrafficClass: cfg.TrafficClass}, DC: &mlx5dc.Config{DCIs: 1},
 	})
 	if err != nil {
 		return []preflight.Finding{{Check: "device", Subject: place.Device.Name, Verdict: preflight.Problem, Found: err.Error(),
@@ -163,6 +164,9 @@ func (f *rdmaFlags) hardware(ctx context.Context, system preflight.System, cfg p
 	defer dev.Close()
 	port := preflight.PortID{Device: place.Device.Name, Port: place.Port.Number}
 	findings := []preflight.Finding{preflight.ActiveMTU(port, dev.ActiveMTUBytes())}
+	if place.Device.Driver == ibverbs.DriverMLX5 {
+		findings = append(findings, preflight.DC(place.Device.Name, dev.DC()))
+	}
 	if f.loopSize > 0 {
 		at := netip.AddrPortFrom(place.GID.Addr(), 0)
 		findings = append(findings, preflight.LoopFindings(ctx, system, dev, at, int64(f.loopSize), port)...)
