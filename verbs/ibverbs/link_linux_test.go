@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/fabric"
 	"github.com/millrace/millrace/verbs/ibverbs"
 )
 
@@ -75,6 +76,33 @@ func anyOf(err error, want []error) bool {
 		}
 	}
 	return false
+}
+
+// TestLinkLocal connects the device to itself by the address of its link: the GID tells the interface.
+func TestLinkLocal(t *testing.T) {
+	d, _ := openHardware(t, ibverbs.Config{})
+	devices, err := ibverbs.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dev := range devices {
+		for _, g := range dev.Ports[0].GIDs {
+			if dev.Name != d.Info().Name || !g.Addr().Is6() || !g.Addr().IsLinkLocalUnicast() || g.Type != fabric.GIDRoCEv2 {
+				continue
+			}
+			r := registerHardware(t, d, 20_000)
+			pattern(r.Bytes(), 3)
+			c, w := linkPair(t, d, g.Addr().WithZone(g.Netdev), r)
+			if err := verbs.NewRequester(d.Info(), 2).Write(context.Background(), c, w, 0, [][]byte{r.Bytes()[10_000:]}, false); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(r.Bytes()[:10_000], r.Bytes()[10_000:]) {
+				t.Error("wrong bytes")
+			}
+			return
+		}
+	}
+	t.Skip("the port has no address of its link")
 }
 
 // TestLink takes the link down under load and brings it up again.
