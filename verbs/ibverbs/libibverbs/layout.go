@@ -212,9 +212,9 @@ type PortAttr struct {
 // The beginnings of structures that the library hands out, as far as they are read.
 type (
 	contextHead struct { // struct ibv_context
-		device  uintptr
+		_       uintptr // the device
 		ops     contextOps
-		cmdFD   int32
+		_       int32 // cmd_fd
 		asyncFD int32
 	}
 	contextOps struct { // struct ibv_context_ops; the functions whose names have "compat" are not called
@@ -225,29 +225,29 @@ type (
 		_           [1]uintptr
 		pollCQ      uintptr
 		reqNotifyCQ uintptr
-		_           [7]uintptr
-		postSRQRecv uintptr
-		_           [4]uintptr
+		_           [12]uintptr
 		postSend    uintptr
 		postRecv    uintptr
 		_           [5]uintptr
 	}
 	objectHead struct{ context uintptr } // of every object: ibv_pd, ibv_cq, ibv_qp, ibv_mw
 	mrHead     struct {                  // struct ibv_mr
-		context, pd, addr, length uintptr
-		handle, lkey, rkey        uint32
+		_          [4]uintptr // context, pd, addr, length
+		_          uint32     // handle
+		lkey, rkey uint32
 	}
 	mwHead struct { // struct ibv_mw
-		context, pd  uintptr
-		rkey, handle uint32
-		kind         uint32
+		_    [2]uintptr // context, pd
+		rkey uint32
+		_    [2]uint32 // handle, type
 	}
 	qpHead struct { // struct ibv_qp
-		context, qpContext, pd, sendCQ, recvCQ, srq uintptr
-		handle, number                              uint32
+		_      [6]uintptr // context, qp_context, pd, send_cq, recv_cq, srq
+		_      uint32     // handle
+		number uint32
 	}
 	channelHead struct { // struct ibv_comp_channel
-		context uintptr
-		fd      int32
+		_  uintptr // context
+		fd int32
 	}
 )

@@ -82,14 +82,14 @@ func layouts() []layout {
 		of("ibv_port_attr", PortAttr{}, `state max_mtu active_mtu gid_tbl_len port_cap_flags max_msg_sz bad_pkey_cntr
 			qkey_viol_cntr pkey_tbl_len lid sm_lid lmc max_vl_num sm_sl subnet_timeout init_type_reply active_width
 			active_speed phys_state link_layer flags port_cap_flags2`),
-		head("ibv_context", contextHead{}, "device ops cmd_fd async_fd"),
-		of("ibv_context_ops", contextOps{}, "alloc_mw bind_mw dealloc_mw poll_cq req_notify_cq post_srq_recv post_send post_recv"),
+		head("ibv_context", contextHead{}, "ops async_fd"),
+		of("ibv_context_ops", contextOps{}, "alloc_mw bind_mw dealloc_mw poll_cq req_notify_cq post_send post_recv"),
 		head("ibv_pd", objectHead{}, "context"),
 		head("ibv_cq", objectHead{}, "context"),
-		of("ibv_mr", mrHead{}, "context pd addr length handle lkey rkey"),
-		of("ibv_mw", mwHead{}, "context pd rkey handle type"),
-		head("ibv_qp", qpHead{}, "context qp_context pd send_cq recv_cq srq handle qp_num"),
-		head("ibv_comp_channel", channelHead{}, "context fd"),
+		of("ibv_mr", mrHead{}, "lkey rkey"),
+		of("ibv_mw", mwHead{}, "rkey"),
+		head("ibv_qp", qpHead{}, "qp_num"),
+		head("ibv_comp_channel", channelHead{}, "fd"),
 	}
 }
 
