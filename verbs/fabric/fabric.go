@@ -13,6 +13,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"strings"
 )
 
 // LinkLayer is what a port sits on, as the kernel names it.
@@ -176,6 +177,9 @@ func (f *Fabric) Device(name string) (*Device, bool) {
 	}
 	return nil, false
 }
+
+// MLX5 says whether the driver is that of NVIDIA's adapters: mlx5_core, or mlx5_core.sf for a sub-function.
+func (d *Device) MLX5() bool { return strings.HasPrefix(d.Driver, "mlx5_core") }
 
 // Port returns the port of that number.
 func (d *Device) Port(number int) (*Port, bool) {

@@ -43,8 +43,8 @@ func TestReadMLX5(t *testing.T) {
 	sys, k := fabrictest.MLX5()
 	f := read(t, sys, k)
 	noFaults(t, f)
-	if len(f.Devices) != 2 {
-		t.Fatalf("%d devices; want 2", len(f.Devices))
+	if len(f.Devices) != 2 || !f.Devices[0].MLX5() {
+		t.Fatalf("devices %+v; want 2 of mlx5", f.Devices)
 	}
 	got := f.Devices[1]
 	want := fabric.Device{

@@ -12,14 +12,11 @@ import (
 	"github.com/millrace/millrace/verbs/mlx5dc/libmlx5"
 )
 
-// DriverMLX5 is the driver of the adapters that have DC.
-const DriverMLX5 = "mlx5_core"
-
 // openDC makes the DC initiators, if they are wanted and the device is of the kind. What their configuration leaves open is
 // as for reliable connections. If it fails the device goes on without, and Notice says why. What Info says holds for
 // connections of both kinds.
 func (d *Device) openDC(dev *lib.DeviceAttr) {
-	if d.cfg.DC == nil || d.kind != DriverMLX5 {
+	if d.cfg.DC == nil || !d.isMLX5 {
 		return
 	}
 	calls, err := d.mlx5()

@@ -116,7 +116,7 @@ type Device struct {
 	// dcFault is why there is none though it was wanted.
 	dcFault error
 	name    string
-	kind    string // the driver
+	isMLX5  bool
 	port    uint8
 	ctx     lib.Context
 	pd      lib.PD
@@ -202,14 +202,14 @@ func (d *Device) choose() error {
 		if err != nil {
 			return err
 		}
-		d.name, d.kind, d.port = place.Device.Name, place.Device.Driver, uint8(place.Port.Number)
+		d.name, d.isMLX5, d.port = place.Device.Name, place.Device.MLX5(), uint8(place.Port.Number)
 		return nil
 	}
 	dev, ok := f.Device(d.cfg.Device)
 	if !ok {
 		return fmt.Errorf("%s: %w", d.cfg.Device, fabric.ErrNoDevice)
 	}
-	d.name, d.kind = dev.Name, dev.Driver
+	d.name, d.isMLX5 = dev.Name, dev.MLX5()
 	for i := range dev.Ports {
 		p := &dev.Ports[i]
 		if d.cfg.Port == p.Number || d.cfg.Port == 0 && (d.port == 0 || p.Active()) {

@@ -17,6 +17,7 @@ type dci struct {
 	conn       *conn  // whose work requests it has; nil: none
 	flying     int    // posted and not completed
 	drained    chan struct{}
+	work       libmlx5.Work // for the call that posts it
 }
 
 // workID is the number by which a completion finds its DCI.
@@ -155,11 +156,11 @@ func (s *Initiators) issue(c *conn) {
 			return // when these are done, it is another's turn
 		}
 		w := c.at(c.issued)
-		err := s.host.MLX5.Post(&x.calls, &libmlx5.Work{
+		x.work = libmlx5.Work{
 			ID: x.workID(c.issued), Read: w.op == verbs.OpRead, Addr: w.addr, RKey: w.rkey,
 			Target: c.address.ah, DCTN: c.to.QPN, DCKey: s.cfg.DCKey, SGEs: w.sges[:w.n],
-		})
-		if err != nil {
+		}
+		if err := s.host.MLX5.Post(&x.calls, &x.work); err != nil {
 			s.fail(c, err)
 			return
 		}

@@ -146,9 +146,11 @@ func Open(host Host, cfg Config) (*Initiators, error) {
 		if err := s.create(x); err != nil {
 			return nil, errors.Join(s.failed("open", fmt.Errorf("DCI %d of %d: %w", i, s.cfg.DCIs, err)), s.Close())
 		}
+		s.mu.Lock()
 		s.dcis = append(s.dcis, x)
 		s.free = append(s.free, x)
 		s.alive++
+		s.mu.Unlock()
 	}
 	return s, nil
 }

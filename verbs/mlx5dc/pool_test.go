@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/verbs"
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
+	"github.com/millrace/millrace/verbs/mlx5dc/libmlx5"
 )
 
 // TestMoreConnsThanDCIs has ten clients on two DCIs: each gets its turn, though one never stops asking.
@@ -82,6 +83,31 @@ func TestTurns(t *testing.T) {
 		}
 	}
 	t.Error("the second client does not get its turn")
+}
+
+// TestAllocatesNothing: an operation costs no memory of Go's.
+func TestAllocatesNothing(t *testing.T) {
+	b := newBench(t, Config{DCIs: 1})
+	_, w := b.addTarget(clientGID(), 77, 1<<20, both)
+	conn := b.dial(t, w)
+	b.pool.host.MLX5.Post = func(*libmlx5.DCI, *libmlx5.Work) error { return nil }
+	q := verbs.NewQueue(2)
+	wr := b.write(w, 1, 4096)
+	n := testing.AllocsPerRun(100, func() {
+		if err := conn.Post(wr, q); err != nil {
+			t.Fatal(err)
+		}
+		b.pool.mu.Lock()
+		x := b.pool.dcis[0]
+		b.pool.take(&lib.WC{WRID: x.workID(x.conn.head)})
+		b.pool.mu.Unlock()
+		if done, ok := q.Poll(); !ok || done.Err != nil {
+			t.Fatalf("completion %+v, %v", done, ok)
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations for an operation; want none", n)
+	}
 }
 
 // TestStaleCompletion: what a DCI had before it was reset is not taken for what it has now.

@@ -115,7 +115,7 @@ func (c *checker) mellanox() []string {
 
 func (c *checker) modules(d *fabric.Device) {
 	need := []struct{ module, instead string }{{"ib_uverbs", "class/infiniband_verbs"}}
-	if d.Driver == "mlx5_core" {
+	if d.MLX5() {
 		need = append(need, struct{ module, instead string }{"mlx5_ib", ""})
 	}
 	for _, n := range need {

@@ -164,7 +164,7 @@ func (f *rdmaFlags) hardware(ctx context.Context, system preflight.System, cfg p
 	defer dev.Close()
 	port := preflight.PortID{Device: place.Device.Name, Port: place.Port.Number}
 	findings := []preflight.Finding{preflight.ActiveMTU(port, dev.ActiveMTUBytes())}
-	if place.Device.Driver == ibverbs.DriverMLX5 {
+	if place.Device.MLX5() {
 		findings = append(findings, preflight.DC(place.Device.Name, dev.DC()))
 	}
 	if f.loopSize > 0 {

@@ -108,18 +108,32 @@ func post(d *DCI, w *Work) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	ex := at[qpExTail](d.ex + qpBytes)
-	purego.SyscallN(ex.wrStart, d.ex)
+	d.call(ex.wrStart, d.ex)
 	ex.wrID, ex.wrFlags = w.ID, sendSignaled
 	operation := ex.wrWrite
 	if w.Read {
 		operation = ex.wrRead
 	}
-	purego.SyscallN(operation, d.ex, uintptr(w.RKey), uintptr(w.Addr))
-	purego.SyscallN(at[dvQPExHead](d.dv).wrSetDCAddr, d.dv, uintptr(w.Target), uintptr(w.DCTN), uintptr(w.DCKey))
-	purego.SyscallN(ex.wrSetSGEList, d.ex, uintptr(len(w.SGEs)), uintptr(unsafe.Pointer(unsafe.SliceData(w.SGEs))))
-	if r, _, _ := purego.SyscallN(ex.wrComplete, d.ex); int32(r) != 0 {
-		n := int32(r)
+	d.call3(operation, d.ex, uintptr(w.RKey), uintptr(w.Addr))
+	d.args = [4]uintptr{d.dv, uintptr(w.Target), uintptr(w.DCTN), uintptr(w.DCKey)}
+	purego.SyscallN(at[dvQPExHead](d.dv).wrSetDCAddr, d.args[:]...)
+	d.call3(ex.wrSetSGEList, d.ex, uintptr(len(w.SGEs)), uintptr(unsafe.Pointer(unsafe.SliceData(w.SGEs))))
+	if n := d.call(ex.wrComplete, d.ex); n != 0 {
 		return &lib.Error{Call: "ibv_wr_complete", Errno: syscall.Errno(max(n, -n))}
 	}
 	return nil
+}
+
+// call and call3 pass arguments that are part of the DCI: a list made for the call would be allocated, since purego.SyscallN
+// lets it escape.
+func (d *DCI) call(fn, a uintptr) int32 {
+	d.args[0] = a
+	r, _, _ := purego.SyscallN(fn, d.args[:1]...)
+	return int32(r)
+}
+
+//go:uintptrescapes
+func (d *DCI) call3(fn, a, b, c uintptr) {
+	d.args = [4]uintptr{a, b, c}
+	purego.SyscallN(fn, d.args[:3]...)
 }

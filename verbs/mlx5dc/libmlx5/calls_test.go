@@ -173,6 +173,9 @@ complete 1
 	}
 	runtime.KeepAlive(work)
 
+	if n := testing.AllocsPerRun(100, func() { _ = calls.Post(&dci, &work) }); n != 0 {
+		t.Errorf("%v allocations for a Post; want none", n)
+	}
 	if err := calls.DestroyAH(ah + 8); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("DestroyAH of another: %v; want EINVAL", err)
 	}

@@ -28,6 +28,7 @@ type DCI struct {
 	QP     lib.QP
 	Number uint32
 	ex, dv uintptr // struct ibv_qp_ex and struct mlx5dv_qp_ex of the queue pair
+	args   [4]uintptr
 }
 
 // Work is a work request of a DCI.
