@@ -181,7 +181,11 @@ func TestDropLosesWhatWasNotFlushed(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("b", 0, 0, 32)
-	write("c", flagFUA, 32, 16)
+	write("c", flagFUA, 32, 8)
+	d.WriteThrough(func(offset int64, n int) bool { return offset == 40*4096 && n == 8*4096 })
+	if _, err := ask(t, conn, commandWrite, 0, 40*4096, 8*4096, bytes.Repeat([]byte("c"), 8*4096)); err != nil {
+		t.Fatal(err)
+	}
 	conn.Close()
 	lost, of, err := d.Drop(rand.New(rand.NewPCG(1, 2)))
 	if err != nil || of != 32 || lost == 0 || lost == 32 {
