@@ -107,6 +107,7 @@ func (d *Device) portChanged(event lib.EventType) {
 
 func (d *Device) portState(port *lib.PortAttr) {
 	d.mtu.Store(min(max(port.ActiveMTU, 1), 5))
+	d.lid.Store(uint32(port.LID))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {

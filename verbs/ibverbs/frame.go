@@ -86,6 +86,8 @@ func readFrame(r io.Reader, due frameKind) (frame, error) {
 		return f, nil
 	case f.mtu < 1 || f.mtu > 5:
 		return frame{}, fmt.Errorf("%w: MTU %d", errFrame, f.mtu)
+	case f.inits == 0 || f.reads == 0:
+		return frame{}, fmt.Errorf("%w: no READ may be outstanding", errFrame)
 	}
 	return f, checkAddress(f.rc)
 }

@@ -49,6 +49,8 @@ func TestFrameRefused(t *testing.T) {
 		{"short data", func(b []byte) []byte { return b[:len(b)-1] }, nil},
 		{"MTU 0", func(b []byte) []byte { b[35] = 0; return b }, errFrame},
 		{"MTU 6", func(b []byte) []byte { b[35] = 6; return b }, errFrame},
+		{"inits 0", func(b []byte) []byte { b[36] = 0; return b }, errFrame},
+		{"reads 0", func(b []byte) []byte { b[37] = 0; return b }, errFrame},
 		{"QPN 1", func(b []byte) []byte { copy(b[8:], []byte{0, 0, 0, 1}); return b }, verbs.ErrUnreachable},
 		{"QPN of 25 bits", func(b []byte) []byte { b[8] = 1; return b }, verbs.ErrUnreachable},
 		{"PSN of 25 bits", func(b []byte) []byte { b[12] = 1; return b }, verbs.ErrUnreachable},

@@ -124,6 +124,7 @@ type Device struct {
 	reads   uint8 // READs outstanding, in either direction
 	inits   uint8 // READs that this side may have outstanding
 	mtu     atomic.Uint32
+	lid     atomic.Uint32 // 0 on Ethernet
 
 	meter  verbs.Meter
 	life   context.Context // ends when the device closes

@@ -80,7 +80,7 @@ func takeOne(t testing.TB, q *verbs.Queue) verbs.Completion {
 }
 
 const (
-	peerBytes = 3<<20 + 4321
+	peerBytes = 9<<20 + 4321 // more than Soft-RoCE takes in one message
 	written   = "written"
 )
 

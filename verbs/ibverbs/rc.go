@@ -72,7 +72,7 @@ func (d *Device) prepare(gid fabric.GID, counted bool) (*setup, error) {
 		s.destroy()
 		return nil, err
 	}
-	s.local = verbs.RCAddress{QPN: number, PSN: randomPSN(), GID: gid.Bytes, Port: d.port}
+	s.local = verbs.RCAddress{QPN: number, PSN: randomPSN(), GID: gid.Bytes, Port: d.port, LID: uint16(d.lid.Load())}
 	return s, nil
 }
 
