@@ -90,3 +90,15 @@ func TestS3OverRoCE(t *testing.T) {
 		})
 	}
 }
+
+// TestPairs runs the tests of hipobj-rc-v2 over real queue pairs: server and client in one guest.
+func TestPairs(t *testing.T) {
+	openCache(t)
+	guestTest(t, guest.Config{
+		Arch: guest.ARM64, Sets: []guest.Set{guest.Verbs()}, MemoryMiB: 1024,
+		Links: []guest.Link{{Name: "rxe0", Type: "rxe", NetDev: "eth1"}},
+		Fabric: &guest.Fabric{
+			Socket: filepath.Join(t.TempDir(), "fabric"), Listen: true, Addresses: []string{leftAddress + "/24"},
+		},
+	}, "../../s3/rdma", "TestPair", "-rc-device", "rxe0", "-rc-address", leftAddress)
+}

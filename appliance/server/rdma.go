@@ -180,6 +180,16 @@ func (f *fabric) Open(ctx context.Context, r gateway.RDMARequest) (gateway.RDMAT
 	return f.paths[last].transport.Open(ctx, r)
 }
 
+// Pair implements gateway.RDMAPairs, with the provider that has such connections.
+func (f *fabric) Pair(ctx context.Context, r gateway.PairRequest) (gateway.Pair, error) {
+	for _, p := range f.paths {
+		if p.transport.Pairs() {
+			return p.transport.Pair(ctx, r)
+		}
+	}
+	return nil, &gateway.Declined{Reason: gateway.DeclinedPairs, Err: errors.New("no RDMA hardware")}
+}
+
 // traffic reads the counters.
 func (f *fabric) traffic() []metrics.RDMATraffic {
 	var all []metrics.RDMATraffic

@@ -249,6 +249,13 @@ func (c *call) denyRDMA(e *wire.Error, err error) {
 	if errors.As(err, &d) {
 		c.declined = d.Reason
 	}
+	switch c.op() {
+	case wire.PrepareRDMA, wire.ReadyRDMA, wire.CancelRDMA:
+		if e.Code == wire.RDMANotSupported {
+			c.resp.set(headerProtocolStatus, "unsupported")
+		}
+		return
+	}
 	if c.rdma == nil || !c.rdma.bare {
 		c.resp.set(headerReply, strconv.Itoa(e.HTTPStatus()))
 	}

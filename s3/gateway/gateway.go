@@ -89,6 +89,7 @@ type Gateway struct {
 	store    store.Store
 	log      *slog.Logger
 	inFlight atomic.Int64
+	pairs    pairSessions
 }
 
 // New returns a Gateway. Store, Verifier and Accounts must be set.
@@ -195,13 +196,19 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 // do takes a request up to the answer of its handler.
 func (g *Gateway) do(ctx context.Context, c *call) (*response, error) {
 	n := g.inFlight.Add(1)
+	pair := pairOp(c.http)
 	var err error
-	c.request.Request, err = wire.Parse(c.http, g.config.Domains)
+	if pair == wire.Unknown {
+		c.request.Request, err = wire.Parse(c.http, g.config.Domains)
+	}
 	if limit := g.config.Limits.Requests; limit > 0 && n > int64(limit) {
 		return nil, &wire.Error{Code: wire.SlowDown}
 	}
 	if err != nil {
 		return nil, err
+	}
+	if pair != wire.Unknown {
+		return g.doPair(ctx, c, pair)
 	}
 	p, err := g.authenticate(ctx, &c.request)
 	if err != nil {

@@ -51,6 +51,34 @@ type RDMARequest struct {
 	ClientFences bool
 }
 
+// RDMAPairs is an RDMA that also makes reliable connections whose addresses the client tells by requests of its own, as
+// hipobj-rc-v2 has it.
+type RDMAPairs interface {
+	// Pair makes this side's half. Its errors are those of Open.
+	Pair(ctx context.Context, r PairRequest) (Pair, error)
+}
+
+// PairRequest asks for half of a connection.
+type PairRequest struct {
+	GID  [16]byte   // of the client
+	Peer netip.Addr // where the HTTP request came from
+	// StagingBytes is how much memory the client shall be able to write into; 0 for a GET.
+	StagingBytes int64
+}
+
+// Pair is a connection for one transfer.
+type Pair interface {
+	Local() verbs.RCAddress
+	// Staging is what the client may write into.
+	Staging() verbs.Window
+	Connect(ctx context.Context, remote verbs.RCAddress) error
+	// Transfer of a GET writes the bytes of the window, and imm with the last one; that of a PUT reads what the client
+	// has written when its imm comes.
+	Transfer(ctx context.Context, window verbs.Window, imm uint32) (RDMATransfer, error)
+	// Close ends the connection and the memory. A second Close does nothing.
+	Close()
+}
+
 // RDMATransfer moves the bytes of one window, in order. It serves one goroutine.
 type RDMATransfer interface {
 	// Write puts the next bytes into the window, and returns when p may be reused.
@@ -86,6 +114,7 @@ func (d *Declined) Unwrap() error { return d.Err }
 const (
 	DeclinedOff   = "off"    // the server has no RDMA
 	DeclinedAlien = "header" // the token is in a header that other servers have
+	DeclinedPairs = "pairs"  // hipobj-rc-v2 is not to be had
 )
 
 // rdmaAsk is what a request asks for, and what became of it.
@@ -94,6 +123,7 @@ type rdmaAsk struct {
 	bare   bool // the token came as x-rdma-info
 	fences bool // the client can tell when it has everything
 	left   bool // it must, since the server has not waited for that
+	open   func(context.Context, RDMARequest) (RDMATransfer, error)
 	opened bool // bytes went this way, if any went
 	in     int64
 	out    int64
@@ -174,13 +204,17 @@ func (g *Gateway) transfer(ctx context.Context, r *request, n int64,
 	if g.config.RDMA == nil {
 		return &Declined{Reason: DeclinedOff}
 	}
+	open := r.rdma.open
+	if open == nil {
+		open = g.config.RDMA.Open
+	}
 	limit := g.config.Limits.RDMA
 	if limit <= 0 {
 		limit = DefaultRDMALimit
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	t, err := g.config.RDMA.Open(limited, RDMARequest{
+	t, err := open(limited, RDMARequest{
 		Window: r.rdma.window, SizeBytes: n, Peer: peerAddr(r.HTTP), AccessKey: r.identity.AccessKey,
 		ClientFences: r.rdma.fences,
 	})

@@ -74,6 +74,7 @@ type Transport struct {
 	dials    chan struct{} // connections that are being made
 	free     sync.Pool     // *verbs.Requester
 	copied   atomic.Uint64
+	staged   atomic.Int64 // bytes that pairs have for PUTs
 }
 
 // New registers the memory and listens. Close must be called, before the memory is unmapped. The device
@@ -188,7 +189,9 @@ func (t *Transport) Open(ctx context.Context, r gateway.RDMARequest) (gateway.RD
 		t.cache.Put(lease)
 		return nil, err
 	}
-	return t.begin(ctx, &r, lease), nil
+	x := t.begin(ctx, r.Window, r.SizeBytes, lease)
+	x.lease, x.fences = lease, r.ClientFences && t.info.FenceCosts
+	return x, nil
 }
 
 func (t *Transport) dial(ctx context.Context, to verbs.Endpoint) (verbs.Conn, error) {

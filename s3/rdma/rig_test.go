@@ -30,6 +30,7 @@ type rig struct {
 	server    *httptest.Server
 	transport *rdma.Transport
 	device    *iwarp.Device
+	pairs     verbs.RCDevice // with options.pairs
 	keys      map[string]string
 
 	mu     sync.Mutex
@@ -61,6 +62,7 @@ type options struct {
 	store   store.Store
 	rdma    rdma.Config
 	gateway func(*gateway.Config)
+	pairs   bool // the device has reliable connections whose addresses others exchange
 }
 
 func newRig(t *testing.T, o options) *rig {
@@ -69,6 +71,10 @@ func newRig(t *testing.T, o options) *rig {
 	r.device = iwarp.Open(iwarp.Config{})
 	t.Cleanup(func() { _ = r.device.Close() })
 	o.rdma.Device = r.device
+	if o.pairs {
+		r.pairs = pairDevice(t)
+		o.rdma.Device, o.rdma.Allow = r.pairs, pairNetworks(t)
+	}
 	var err error
 	if r.transport, err = rdma.New(o.rdma); err != nil {
 		t.Fatal(err)

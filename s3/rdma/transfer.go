@@ -7,7 +7,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/millrace/millrace/s3/gateway"
 	"github.com/millrace/millrace/verbs"
 )
 
@@ -42,18 +41,18 @@ type transfer struct {
 	wrote  bool
 	fenced bool // the client has everything that was written, or is told that it must wait for that
 	fences bool // the client can wait for it by itself
-	lease  *verbs.Lease
+	conn   verbs.Conn
+	lease  *verbs.Lease // conn, to be put back; nil for the connection of a pair
 	req    *verbs.Requester
+	imm    uint32 // goes with the last byte
+	hasImm bool
 	local  [1][]byte
 	err    error // of a work request; none is posted after it
 }
 
-// begin takes over the lease, and a turn.
-func (t *Transport) begin(ctx context.Context, r *gateway.RDMARequest, l *verbs.Lease) *transfer {
-	x := &transfer{
-		t: t, ctx: ctx, window: r.Window, size: r.SizeBytes, lease: l, req: t.free.Get().(*verbs.Requester),
-		fences: r.ClientFences && t.info.FenceCosts,
-	}
+// begin takes over a turn.
+func (t *Transport) begin(ctx context.Context, w verbs.Window, n int64, conn verbs.Conn) *transfer {
+	x := &transfer{t: t, ctx: ctx, window: w, size: n, conn: conn, req: t.free.Get().(*verbs.Requester)}
 	x.hard, x.kill = context.WithCancel(context.WithoutCancel(ctx))
 	x.stop = context.AfterFunc(ctx, func() { time.AfterFunc(grace, x.kill) })
 	return x
@@ -136,10 +135,13 @@ func (x *transfer) post(p []byte, write bool) error {
 	x.local[0] = p
 	if write {
 		x.fenced = !x.fences && x.at+int64(len(p)) == x.size
-		x.err = x.req.Write(x.hard, x.lease, x.window, x.at, x.local[:], !x.fenced)
-		x.wrote = true
+		if x.wrote = true; x.hasImm && x.fenced {
+			x.err = x.req.WriteImm(x.hard, x.conn, x.window, x.at, x.local[:], x.imm)
+		} else {
+			x.err = x.req.Write(x.hard, x.conn, x.window, x.at, x.local[:], !x.fenced)
+		}
 	} else {
-		x.err = x.req.Read(x.hard, x.lease, x.window, x.at, x.local[:])
+		x.err = x.req.Read(x.hard, x.conn, x.window, x.at, x.local[:])
 	}
 	x.local[0] = nil
 	if x.err == nil {
@@ -160,7 +162,7 @@ func (x *transfer) Flush() (bool, error) {
 // fence returns when the client has all bytes that were written.
 func (x *transfer) fence() error {
 	if x.err == nil && x.wrote && !x.fenced {
-		x.err = x.req.Write(x.hard, x.lease, x.window, x.at, nil, false)
+		x.err = x.req.Write(x.hard, x.conn, x.window, x.at, nil, false)
 		x.fenced = x.err == nil
 	}
 	return x.err
@@ -182,7 +184,9 @@ func (x *transfer) Close() {
 	if x.err == nil { // a requester that has seen an error is not used again
 		x.t.free.Put(x.req)
 	}
-	x.t.cache.Put(x.lease)
+	if x.lease != nil {
+		x.t.cache.Put(x.lease)
+	}
 	<-x.t.slots
 	x.t = nil
 }
