@@ -52,7 +52,7 @@ type Config struct {
 	Files   []File
 
 	Drives []Drive
-	// Forward are TCP ports of the guest that VM.Addr makes reachable from outside.
+	// Forward are TCP ports of the guest that can be reached from outside, at VM.Forwarded.
 	Forward []int
 	// Fabric is a second network interface, eth1, that leads to one other guest. (eth0 leads outside.)
 	Fabric *Fabric
