@@ -51,6 +51,18 @@ func (d *Device) gidFor(addr netip.Addr) (fabric.GID, error) {
 	return d.find(func(p *fabric.Port) (fabric.GID, error) { return p.GIDFor(addr) })
 }
 
+// linkLocal is the GID for a peer on the same link.
+func linkLocal(p *fabric.Port) (fabric.GID, error) {
+	for _, g := range p.GIDs {
+		if addr := g.Addr(); addr.Is6() && addr.IsLinkLocalUnicast() {
+			if _, err := p.GIDFor(addr); err == nil && g.Type == fabric.GIDRoCEv2 {
+				return g, nil
+			}
+		}
+	}
+	return fabric.GID{}, &fabric.GIDError{Device: p.Device, Port: p.Number, Want: "fe80::", Reason: "no address of the link"}
+}
+
 // gidTowards is the GID for a connection that this side makes to an address; an invalid one stands for any.
 func (d *Device) gidTowards(to netip.Addr) (fabric.GID, error) {
 	own := d.cfg.Address
@@ -65,6 +77,9 @@ func (d *Device) gidTowards(to netip.Addr) (fabric.GID, error) {
 			}
 		}
 		return g, err
+	}
+	if to.Is6() && to.IsLinkLocalUnicast() {
+		return d.find(linkLocal) // a GID has no zone, which routes would need
 	}
 	// Connecting a UDP socket sends nothing, and tells the address that the kernel would take.
 	if c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 4791))); err == nil {

@@ -204,6 +204,7 @@ func (d *Device) choose() error {
 			return err
 		}
 		d.name, d.isMLX5, d.port = place.Device.Name, place.Device.MLX5(), uint8(place.Port.Number)
+		d.gids.port = place.Port
 		return nil
 	}
 	dev, ok := f.Device(d.cfg.Device)
@@ -215,6 +216,7 @@ func (d *Device) choose() error {
 		p := &dev.Ports[i]
 		if d.cfg.Port == p.Number || d.cfg.Port == 0 && (d.port == 0 || p.Active()) {
 			d.port = uint8(p.Number)
+			d.gids.port = p
 			if p.Active() {
 				break
 			}
