@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -92,7 +93,9 @@ func TestLinkLocal(t *testing.T) {
 			}
 			r := registerHardware(t, d, 20_000)
 			pattern(r.Bytes(), 3)
-			c, w := linkPair(t, d, g.Addr().WithZone(g.Netdev), r)
+			addr := g.Addr().WithZone(g.Netdev)
+			waitAddress(t, addr)
+			c, w := linkPair(t, d, addr, r)
 			if err := verbs.NewRequester(d.Info(), 2).Write(context.Background(), c, w, 0, [][]byte{r.Bytes()[10_000:]}, false); err != nil {
 				t.Fatal(err)
 			}
@@ -103,6 +106,21 @@ func TestLinkLocal(t *testing.T) {
 		}
 	}
 	t.Skip("the port has no address of its link")
+}
+
+// waitAddress waits until the kernel has made sure that no one else has the address (RFC 4862 §5.4).
+func waitAddress(t *testing.T, addr netip.Addr) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+		if err == nil {
+			_ = l.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestLink takes the link down under load and brings it up again.
