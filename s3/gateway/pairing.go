@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -20,9 +21,7 @@ import (
 const (
 	pairPath     = "/.hipobj-rc/"
 	pairProtocol = "hipobj-rc-v2"
-	// maxPairBytes is the protocol's limit of one transfer, maxPairPutBytes ours of one that is written into our memory.
-	maxPairBytes    = 1<<31 - 1
-	maxPairPutBytes = 256 << 20
+	maxPairBytes = 1<<31 - 1 // the protocol's limit of one transfer
 )
 
 // The headers of hipobj-rc-v2, in canonical form.
@@ -107,7 +106,10 @@ func (g *Gateway) preparePair(ctx context.Context, p Principal, r *request, pair
 	if err != nil {
 		return nil, err
 	}
-	if s.pair, err = pairs.Pair(ctx, ask); err != nil {
+	if s.pair, err = pairs.Pair(ctx, ask); errors.Is(err, verbs.ErrTooLarge) {
+		err = &wire.Error{Code: wire.RDMATooLarge, Cause: err}
+	}
+	if err != nil {
 		return nil, err
 	}
 	local, staging := s.pair.Local(), s.pair.Staging()
@@ -151,7 +153,7 @@ func (g *Gateway) parsePrepare(r *request) (*pairSession, error) {
 		return nil, badHeader(headerPairOp, "must be GET or PUT")
 	case s.size == 0:
 		return nil, badHeader(headerSize, "must not be 0: an object of no bytes needs no RDMA")
-	case s.size > maxPairBytes || method == http.MethodPut && s.size > maxPairPutBytes:
+	case s.size > maxPairBytes:
 		return nil, &wire.Error{Code: wire.RDMATooLarge}
 	case method == http.MethodPut && s.offset != 0:
 		return nil, badHeader(headerOffset, "does not go with PUT")

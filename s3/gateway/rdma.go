@@ -54,7 +54,7 @@ type RDMARequest struct {
 // RDMAPairs is an RDMA that also makes reliable connections whose addresses the client tells by requests of its own, as
 // hipobj-rc-v2 has it.
 type RDMAPairs interface {
-	// Pair makes this side's half. Its errors are those of Open.
+	// Pair makes this side's half. Its errors are those of Open, and verbs.ErrTooLarge for too much memory.
 	Pair(ctx context.Context, r PairRequest) (Pair, error)
 }
 

@@ -7,14 +7,17 @@ import (
 	"io"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/millrace/millrace/s3/gateway"
 	"github.com/millrace/millrace/s3/store"
 	"github.com/millrace/millrace/verbs"
 )
 
-// Limits of the memory that clients of hipobj-rc-v2 write into: of one pair, and of all together.
+// Limits of the memory that clients of hipobj-rc-v2 write into: of one pair, and of all together. All of it is never more
+// than what is registered anyway.
 const (
-	MaxStagingBytes   = 256 << 20
+	maxStagingBytes   = 256 << 20
 	totalStagingBytes = 1 << 30
 )
 
@@ -67,12 +70,20 @@ func (t *Transport) Pairs() bool {
 // stage makes memory that the client may write into. It is registered for one transfer: the protocol wants all of an object
 // in one piece.
 func (p *pair) stage(n int64) error {
-	if p.t.staged.Add(n) > totalStagingBytes {
-		p.t.staged.Add(-n)
-		return fmt.Errorf("%d bytes for PUTs by RDMA: %w", int64(totalStagingBytes), store.ErrOverloaded)
+	all := min(totalStagingBytes, int64(len(p.t.cfg.Memory)))
+	if n > min(maxStagingBytes, all) {
+		return fmt.Errorf("%d bytes in one transfer: %w", n, verbs.ErrTooLarge)
 	}
-	p.staging = make([]byte, n)
-	var err error
+	if p.t.staged.Add(n) > all {
+		p.t.staged.Add(-n)
+		return fmt.Errorf("%d bytes for PUTs by RDMA: %w", all, store.ErrOverloaded)
+	}
+	mem, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		p.t.staged.Add(-n)
+		return fmt.Errorf("map %d bytes: %w", n, err)
+	}
+	p.staging = mem
 	if p.region, err = p.t.cfg.Device.Register(p.staging); err == nil {
 		p.binding, err = p.region.Bind(0, n, verbs.RemoteWrite)
 	}
@@ -132,6 +143,7 @@ func (p *pair) Close() {
 	}
 	if p.staging != nil {
 		p.t.staged.Add(-int64(len(p.staging)))
+		_ = unix.Munmap(p.staging)
 		p.staging = nil
 	}
 	p.binding, p.region = nil, nil

@@ -74,6 +74,7 @@ func newRig(t *testing.T, o options) *rig {
 	if o.pairs {
 		r.pairs = pairDevice(t)
 		o.rdma.Device, o.rdma.Allow = r.pairs, pairNetworks(t)
+		o.rdma.Memory = make([]byte, 16<<20)
 	}
 	var err error
 	if r.transport, err = rdma.New(o.rdma); err != nil {
