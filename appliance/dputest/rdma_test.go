@@ -33,7 +33,7 @@ func TestVerbs(t *testing.T) {
 }
 
 // TestVerbsPair has the provider in two guests of different architectures: READ, WRITE and SEND between them, and then
-// between one of them and ibv_rc_pingpong of the distribution.
+// between one of them and ibv_rc_pingpong, ib_write_bw and ib_read_bw of the distribution.
 func TestVerbsPair(t *testing.T) {
 	openCache(t)
 	socket := filepath.Join(t.TempDir(), "fabric")
@@ -63,6 +63,21 @@ func TestVerbsPair(t *testing.T) {
 			t.Error(out)
 		}
 	})
+	testPerftest(t, left, right)
+}
+
+// testPerftest has the provider write into the memory of ib_write_bw and read from that of ib_read_bw, in another guest.
+func testPerftest(t *testing.T, left, right *guest.VM) {
+	for _, op := range []string{"write", "read"} {
+		t.Run("ib_"+op+"_bw", func(t *testing.T) {
+			server := inBackground(t.Context(), t, left, "ib_"+op+"_bw", "-d", "rxe0", "-x", "1", "-s", "65536", "-n", "20", "-F")
+			waitListening(t, left, 18515)
+			runTest(t, right, "^TestPerftest$", "-device", "rxe0", "-perftest", op+","+leftAddress+":18515")
+			if out := <-server; !strings.Contains(out, "65536      20") || strings.Contains(out, "exit status") {
+				t.Error(out)
+			}
+		})
+	}
 }
 
 // inBackground runs a program in a guest, and gives all that it has printed when it has ended.

@@ -8,9 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 var (
 	serveAt  = flag.String("serve", "", "address and port at which TestServe waits for TestDial of another machine")
 	dialTo   = flag.String("dial", "", "address and port of a TestServe")
+	perftest = flag.String("perftest", "", "operation (write, read), address and port of an ib_write_bw or ib_read_bw that waits, with -x 1 -s 65536 -n 20")
 	pingPong = flag.String("pingpong", "", "address and port of an ibv_rc_pingpong that waits, with -m 4096 and -n 100")
 )
 
@@ -236,6 +239,109 @@ func TestPingPong(t *testing.T) {
 		takeOne(t, sent)
 	}
 	if got := d.Counters().Initiated; got.SendOps != rounds || got.SendBytes != rounds*size {
+		t.Errorf("counters %+v", got)
+	}
+}
+
+// perftestPeer is the TCP connection to a program of perftest: both sides send each other the same number of bytes, the
+// client first.
+type perftestPeer struct {
+	t   *testing.T
+	tcp net.Conn
+}
+
+func (p perftestPeer) exchange(own []byte) []byte {
+	p.t.Helper()
+	if _, err := p.tcp.Write(own); err != nil {
+		p.t.Fatal(err)
+	}
+	theirs := make([]byte, len(own))
+	if _, err := io.ReadFull(p.tcp, theirs); err != nil {
+		p.t.Fatal(err)
+	}
+	return theirs
+}
+
+// number exchanges a number in network order.
+func (p perftestPeer) number(v uint64) { p.exchange(binary.BigEndian.AppendUint64(nil, v)) }
+
+// perftestKeys writes a queue pair and memory as perftest does: LID, READs outstanding, queue pair, PSN, rkey, address, GID by
+// bytes, shared receive queue.
+func perftestKeys(a verbs.RCAddress, w verbs.Window) []byte {
+	b := fmt.Appendf(nil, "%04x:%04x:%06x:%06x:%08x:%016x:", a.LID, 1, a.QPN, a.PSN, w.RKey, w.Addr)
+	for _, v := range a.GID {
+		b = fmt.Appendf(b, "%02x:", v)
+	}
+	return fmt.Appendf(b, "%08x:\x00", 0)
+}
+
+func parsePerftestKeys(t *testing.T, b []byte) (verbs.RCAddress, verbs.Window) {
+	t.Helper()
+	a := verbs.RCAddress{Port: 1}
+	var w verbs.Window
+	var reads uint32
+	if _, err := fmt.Sscanf(string(b), "%x:%x:%x:%x:%x:%x:", &a.LID, &reads, &a.QPN, &a.PSN, &w.RKey, &w.Addr); err != nil {
+		t.Fatalf("keys %q: %v", b, err)
+	}
+	const before = 4 + 1 + 4 + 1 + 6 + 1 + 6 + 1 + 8 + 1 + 16 + 1
+	gid := bytes.ReplaceAll(b[before:before+48], []byte(":"), nil)
+	if _, err := hex.Decode(a.GID[:], gid); err != nil {
+		t.Fatalf("keys %q: %v", b, err)
+	}
+	return a, w
+}
+
+// TestPerftest plays the client of ib_write_bw or ib_read_bw of perftest 4.5: 20 WRITEs or READs of 64 KiB.
+func TestPerftest(t *testing.T) {
+	if *perftest == "" {
+		t.Skip("needs -perftest, and a program of perftest on another machine")
+	}
+	const size, rounds = 64 << 10, 20
+	op, at, _ := strings.Cut(*perftest, ",")
+	d, _ := openHardware(t, ibverbs.Config{})
+	s, err := d.PrepareRC(netip.MustParseAddrPort(at).Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.DialTimeout("tcp", at, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	p := perftestPeer{t, tcp}
+	p.exchange([]byte("6.06\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")) // version
+	p.exchange([]byte{0, 0, 0x10, 0})                                          // size of a page
+	p.exchange([]byte{0, 0, 0, 64})                                            // size of a cache line
+	p.exchange([]byte("5\x00"))                                                // MTU 4096
+	r := registerHardware(t, d, size)
+	own := perftestKeys(s.Local(), verbs.Window{Addr: 4096, RKey: 1})
+	remote, w := parsePerftestKeys(t, p.exchange(own))
+	w.SizeBytes = size
+	c, err := s.Connect(context.Background(), remote)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.exchange(own)
+	p.exchange(own)
+	req := verbs.NewRequester(d.Info(), 4)
+	for range rounds {
+		if op == "read" {
+			err = req.Read(context.Background(), c, w, 0, [][]byte{r.Bytes()})
+		} else {
+			err = req.Write(context.Background(), c, w, 0, [][]byte{r.Bytes()}, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.exchange(own)
+	for _, v := range []uint64{size, rounds, math.Float64bits(1), math.Float64bits(1), math.Float64bits(1)} { // what was measured
+		p.number(v)
+	}
+	p.exchange(own)
+	p.exchange([]byte("done\x00"))
+	got := d.Counters().Initiated
+	if got.WriteBytes+got.ReadBytes != size*rounds {
 		t.Errorf("counters %+v", got)
 	}
 }
