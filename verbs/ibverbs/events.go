@@ -61,8 +61,7 @@ func (d *Device) watchEvents() {
 func (d *Device) take(e *lib.AsyncEvent) {
 	switch e.Type {
 	case lib.EventQPAccessErr:
-		d.meter.Refused.Add(1)
-		d.endOf(func(c *conn) bool { return c.has(e.Element) }, e.Type)
+		d.meter.Refused.Add(d.endOf(func(c *conn) bool { return c.has(e.Element) }, e.Type))
 	case lib.EventQPFatal, lib.EventQPReqErr:
 		d.endOf(func(c *conn) bool { return c.has(e.Element) }, e.Type)
 	case lib.EventCQErr:
@@ -83,16 +82,18 @@ func (c *conn) has(qp uintptr) bool {
 	return uintptr(c.qp) == qp
 }
 
-// endOf ends the connections that are meant.
-func (d *Device) endOf(meant func(*conn) bool, why lib.EventType) {
+// endOf ends the connections that are meant, and tells how many they were.
+func (d *Device) endOf(meant func(*conn) bool, why lib.EventType) (n uint64) {
 	d.mu.Lock()
 	conns, _ := d.all()
 	d.mu.Unlock()
 	for _, c := range conns {
 		if meant(c) {
+			n++
 			c.fail(fmt.Errorf("%v: %w", why, verbs.ErrPeer))
 		}
 	}
+	return n
 }
 
 func (d *Device) portChanged(event lib.EventType) {
