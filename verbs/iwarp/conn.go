@@ -69,33 +69,31 @@ type read struct {
 	fence uint64 // covers sent up to this number; 0 for a READ
 }
 
-// start makes a connection of a TCP stream on which both sides have agreed.
+// start makes a connection, which is booked, of a TCP stream on which both sides have agreed. When it has ended, it calls
+// onEnd. On error it is no longer booked.
 func (d *Device) start(tcp *net.TCPConn, l link, onEnd func()) (*conn, error) {
 	_ = tcp.SetDeadline(time.Time{})
 	raw, err := tcp.SyscallConn()
-	if err == nil {
-		withinHost(tcp, raw)
-		from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort()
-		c := &conn{
-			dev: d, tcp: tcp, raw: raw, crc: l.crc, ord: l.ord, ours: l.speak, speak: l.speak, onEnd: onEnd,
-			peer: verbs.Peer{Addr: addrPort(from), Private: l.private},
-			wake: make(chan struct{}, 1), done: make(chan struct{}),
-		}
-		c.tx.init(c)
-		c.rx.init(c)
-		c.loops.Store(2)
-		if d.enter(c) {
-			go c.run(c.sendAll)
-			go c.run(c.receiveAll)
-			return c, nil
-		}
-		err = verbs.ErrClosed
-	} else {
-		d.unreserve()
+	if err != nil {
+		d.conns.Cancel()
+		return nil, err
 	}
-	onEnd()
-	_ = tcp.Close()
-	return nil, err
+	withinHost(tcp, raw)
+	from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort()
+	c := &conn{
+		dev: d, tcp: tcp, raw: raw, crc: l.crc, ord: l.ord, ours: l.speak, speak: l.speak, onEnd: onEnd,
+		peer: verbs.Peer{Addr: addrPort(from), Private: l.private},
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	c.tx.init(c)
+	c.rx.init(c)
+	c.loops.Store(2)
+	if err := d.conns.Enter(c); err != nil {
+		return nil, err
+	}
+	go c.run(c.sendAll)
+	go c.run(c.receiveAll)
+	return c, nil
 }
 
 func (c *conn) run(loop func()) {
@@ -176,13 +174,13 @@ func (c *conn) post(wr *verbs.WorkRequest, q *verbs.Queue) error {
 	case !q.Reserve():
 		return verbs.ErrQueueFull
 	}
-	if err := c.dev.hold(wr.Local); err != nil {
+	if err := c.dev.regions.Hold(wr.Local, nil); err != nil {
 		q.Cancel()
 		return err
 	}
 	first, err := c.enqueue(p)
 	if err != nil {
-		c.dev.release(wr.Local)
+		c.dev.regions.Release(wr.Local)
 		q.Cancel()
 		return err
 	}
@@ -215,7 +213,7 @@ func (c *conn) enqueue(p posted) (first bool, err error) {
 
 // complete ends a work request, after which its memory is the caller's again.
 func (c *conn) complete(p *posted, n int64, err error) {
-	c.dev.release(p.wr.Local)
+	c.dev.regions.Release(p.wr.Local)
 	done := verbs.Completion{ID: p.wr.ID, Op: p.wr.Op, Bytes: n}
 	if err != nil {
 		c.dev.meter.Failed.Add(1)
@@ -257,7 +255,7 @@ func (c *conn) finish() {
 		}
 	}
 	c.onEnd()
-	c.dev.leave(c)
+	c.dev.conns.Leave(c)
 	close(c.done)
 }
 

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/verbs/regions"
 )
 
 // cursor walks over slices of memory as if they were one. It does not change the list.
@@ -42,7 +44,7 @@ func appendVector(v []unix.Iovec, b []byte) []unix.Iovec {
 	}
 	if len(v) > 0 {
 		last := &v[len(v)-1]
-		if uintptr(unsafe.Pointer(last.Base))+uintptr(last.Len) == addressOf(b) {
+		if uintptr(unsafe.Pointer(last.Base))+uintptr(last.Len) == regions.AddressOf(b) {
 			last.SetLen(int(last.Len) + len(b))
 			return v
 		}

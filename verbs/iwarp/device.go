@@ -15,10 +15,11 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/admission"
+	"github.com/millrace/millrace/verbs/regions"
 )
 
 // Provider is the name of this provider in results and metrics.
@@ -81,27 +82,21 @@ type Device struct {
 	meter verbs.Meter
 	life  context.Context // ends when the device closes
 	end   context.CancelFunc
-	tasks sync.WaitGroup // watchdog, accepting and shaking hands
+	tasks sync.WaitGroup // watchdog
 
-	regions  atomic.Pointer[[]*region] // sorted by address, replaced on change
+	conns    *admission.Table[*conn]
+	regions  *regions.Set[*region]
 	bindMu   sync.RWMutex
 	bindings map[uint32]*binding
-
-	mu        sync.Mutex
-	closed    bool
-	conns     map[*conn]struct{}
-	pending   int // connections being made
-	listeners map[*listener]struct{}
 }
 
 // Open returns a device with the limits of cfg.
 func Open(cfg Config) *Device {
-	d := &Device{
-		cfg: cfg.withDefaults(), bindings: map[uint32]*binding{},
-		conns: map[*conn]struct{}{}, listeners: map[*listener]struct{}{},
-	}
+	d := &Device{cfg: cfg.withDefaults(), regions: regions.NewSet[*region](), bindings: map[uint32]*binding{}}
+	d.conns = admission.NewTable[*conn](admission.Limits{
+		Conns: d.cfg.MaxConns, PerAddr: d.cfg.MaxConnsPerAddr, Handshakes: d.cfg.MaxHandshakes, StartTimeout: d.cfg.StartTimeout,
+	}, &d.meter)
 	d.life, d.end = context.WithCancel(context.Background())
-	d.regions.Store(&[]*region{})
 	d.tasks.Go(d.watch)
 	return d
 }
@@ -123,78 +118,24 @@ func (d *Device) Counters() verbs.Counters { return d.meter.Read(Provider) }
 // Close ends everything of the device, and waits for it; so it must not be called from a function that
 // Listen was given.
 func (d *Device) Close() error {
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+	if !d.conns.Close() {
 		return nil
 	}
-	d.closed = true
-	var conns []*conn
-	for c := range d.conns {
-		conns = append(conns, c)
-	}
-	var listeners []*listener
-	for l := range d.listeners {
-		listeners = append(listeners, l)
-	}
-	d.mu.Unlock()
+	registered := d.regions.Close()
 	d.end()
-	for _, l := range listeners {
-		_ = l.Close()
-	}
-	for _, c := range conns {
+	for _, c := range d.conns.All() {
 		_ = c.Close()
 	}
-	for _, r := range *d.regions.Load() {
+	for _, r := range registered {
 		_ = r.Deregister()
 	}
+	d.conns.Wait()
 	d.tasks.Wait()
 	return nil
 }
 
 func (d *Device) fault(op string, err error) error {
 	return &verbs.Error{Op: op, Provider: Provider, Err: err}
-}
-
-// reserve books a connection that is being made, with the peer's address if the peer makes it.
-func (d *Device) reserve() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return verbs.ErrClosed
-	}
-	if len(d.conns)+d.pending >= d.cfg.MaxConns {
-		return fmt.Errorf("%d connections: %w", len(d.conns)+d.pending, verbs.ErrLimit)
-	}
-	d.pending++
-	return nil
-}
-
-func (d *Device) unreserve() {
-	d.mu.Lock()
-	d.pending--
-	d.mu.Unlock()
-}
-
-// enter turns what reserve has booked into a connection, or returns false when the device is closed.
-func (d *Device) enter(c *conn) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.pending--
-	if d.closed {
-		return false
-	}
-	d.conns[c] = struct{}{}
-	d.meter.Connections.Add(1)
-	d.meter.Live.Add(1)
-	return true
-}
-
-func (d *Device) leave(c *conn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.conns, c)
-	d.meter.Live.Add(-1)
 }
 
 // watch looks at all connections now and then and ends those whose peer makes no progress.
@@ -207,16 +148,10 @@ func (d *Device) watch() {
 		case <-d.life.Done():
 			return
 		case now := <-tick.C:
-			d.mu.Lock()
-			var late []*conn
-			for c := range d.conns {
+			for _, c := range d.conns.All() {
 				if c.stalled(now) {
-					late = append(late, c)
+					c.fail(fmt.Errorf("no progress: %w", verbs.ErrPeer))
 				}
-			}
-			d.mu.Unlock()
-			for _, c := range late {
-				c.fail(fmt.Errorf("no progress: %w", verbs.ErrPeer))
 			}
 		}
 	}

@@ -212,7 +212,7 @@ func (c *conn) endReceive(done verbs.Completion) {
 	c.mu.Lock()
 	p := c.recvs.pop()
 	c.mu.Unlock()
-	c.dev.release(p.wr.Local)
+	c.dev.regions.Release(p.wr.Local)
 	done.ID, done.Op = p.wr.ID, p.wr.Op
 	p.queue.Complete(done)
 }

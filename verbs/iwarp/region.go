@@ -4,144 +4,31 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"sync"
-	"unsafe"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/regions"
 )
 
-// region is registered memory. Work requests hold it while they use it.
+// region is registered memory.
 type region struct {
+	*regions.Memory
 	dev *Device
-	mem []byte
-
-	mu      sync.Mutex
-	users   int
-	closing bool
-	unused  chan struct{} // closed when closing and users is 0
 }
-
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
-
-func (r *region) start() uintptr { return addressOf(r.mem) }
-func (r *region) end() uintptr   { return r.start() + uintptr(len(r.mem)) }
 
 // Register makes mem usable. Nothing is pinned: the kernel copies, so this costs next to nothing.
 func (d *Device) Register(mem []byte) (verbs.Region, error) {
-	if len(mem) == 0 {
-		return nil, d.fault("register", fmt.Errorf("no memory: %w", verbs.ErrRange))
+	r, err := d.regions.Add(mem, d.cfg.MaxRegions, func(m *regions.Memory) (*region, error) { return &region{m, d}, nil })
+	if err != nil {
+		return nil, d.fault("register", err)
 	}
-	r := &region{dev: d, mem: mem, unused: make(chan struct{})}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, d.fault("register", verbs.ErrClosed)
-	}
-	old := *d.regions.Load()
-	if len(old) >= d.cfg.MaxRegions {
-		return nil, d.fault("register", fmt.Errorf("%d regions: %w", len(old), verbs.ErrLimit))
-	}
-	at, _ := slices.BinarySearchFunc(old, r.start(), func(o *region, a uintptr) int { return cmpAddress(o.end(), a+1) })
-	if at < len(old) && old[at].start() < r.end() {
-		return nil, d.fault("register", fmt.Errorf("overlaps another region: %w", verbs.ErrRange))
-	}
-	list := slices.Insert(slices.Clone(old), at, r)
-	d.regions.Store(&list)
 	return r, nil
 }
 
-func cmpAddress(a, b uintptr) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// find returns the region that holds all of b, or nil.
-func (d *Device) find(b []byte) *region {
-	list, a := *d.regions.Load(), addressOf(b)
-	lo, hi := 0, len(list)
-	for lo < hi { // the first region that ends behind a
-		mid := (lo + hi) / 2
-		if list[mid].end() <= a {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo < len(list) && list[lo].start() <= a && a+uintptr(len(b)) <= list[lo].end() {
-		return list[lo]
-	}
-	return nil
-}
-
-// hold marks the memory of a work request as in use, or gives ErrNotRegistered.
-func (d *Device) hold(local [][]byte) error {
-	for i, b := range local {
-		if len(b) == 0 {
-			continue
-		}
-		if r := d.find(b); r == nil || !r.hold() {
-			d.release(local[:i])
-			return fmt.Errorf("slice %d of the local memory: %w", i, verbs.ErrNotRegistered)
-		}
-	}
-	return nil
-}
-
-func (d *Device) release(local [][]byte) {
-	for _, b := range local {
-		if len(b) > 0 {
-			d.find(b).release()
-		}
-	}
-}
-
-func (r *region) hold() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closing {
-		return false
-	}
-	r.users++
-	return true
-}
-
-func (r *region) release() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.users--; r.users == 0 && r.closing {
-		close(r.unused)
-	}
-}
-
-// Bytes returns the memory.
-func (r *region) Bytes() []byte { return r.mem }
-
 // Deregister revokes all bindings, waits for the work requests that use the memory, and forgets it.
 func (r *region) Deregister() error {
-	r.mu.Lock()
-	if r.closing {
-		r.mu.Unlock()
-		<-r.unused
-		return nil
-	}
-	r.closing = true
-	if r.users == 0 {
-		close(r.unused)
-	}
-	r.mu.Unlock()
-	r.dev.closeBindings(r)
-	<-r.unused
-	r.dev.mu.Lock()
-	defer r.dev.mu.Unlock()
-	list := slices.DeleteFunc(slices.Clone(*r.dev.regions.Load()), func(o *region) bool { return o == r })
-	r.dev.regions.Store(&list)
-	return nil
+	revoke := func() error { r.dev.closeBindings(r); return nil }
+	return r.dev.regions.End(r.Memory, revoke, func() error { return nil })
 }
 
 // binding opens a part of a region to peers. Its key and its base are random, so that together they can't be
@@ -166,20 +53,11 @@ type binding struct {
 
 // Bind opens [off, off+n) to peers.
 func (r *region) Bind(off, n int64, access verbs.Access) (verbs.Binding, error) {
-	size := int64(len(r.mem))
-	if off < 0 || n < 0 || off > size || n > size-off {
-		return nil, r.dev.fault("bind", fmt.Errorf("%d bytes at %d in a region of %d: %w", n, off, size, verbs.ErrRange))
+	if err := r.CheckBind(off, n, access); err != nil {
+		return nil, r.dev.fault("bind", err)
 	}
-	if access&(verbs.RemoteRead|verbs.RemoteWrite) == 0 {
-		return nil, r.dev.fault("bind", fmt.Errorf("no rights: %w", verbs.ErrAccess))
-	}
-	b := &binding{region: r, access: access, mem: r.mem[off : off+n : off+n]}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closing {
-		return nil, r.dev.fault("bind", verbs.ErrClosed)
-	}
-	if err := r.dev.addBinding(b); err != nil {
+	b := &binding{region: r, access: access, mem: r.Bytes()[off : off+n : off+n]}
+	if err := r.AddBinding(func() error { return r.dev.addBinding(b) }); err != nil {
 		return nil, r.dev.fault("bind", err)
 	}
 	return b, nil
@@ -200,7 +78,7 @@ func (d *Device) addBinding(b *binding) error {
 		b.stag = binary.BigEndian.Uint32(random[:])
 	}
 	// The alignment of the memory is kept, and the range never wraps around.
-	b.base = binary.BigEndian.Uint64(random[4:])>>1&^(pageBytes-1) | uint64(addressOf(b.mem))&(pageBytes-1)
+	b.base = binary.BigEndian.Uint64(random[4:])>>1&^(pageBytes-1) | uint64(regions.AddressOf(b.mem))&(pageBytes-1)
 	d.bindings[b.stag] = b
 	return nil
 }

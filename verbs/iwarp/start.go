@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/admission"
 )
 
 // link is what two sides agreed on when they made a connection.
@@ -41,7 +41,7 @@ func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*
 	case len(private) > verbs.MaxPrivateBytes:
 		return nil, fmt.Errorf("%d bytes of private data: %w", len(private), verbs.ErrTooLarge)
 	}
-	if err := d.reserve(); err != nil {
+	if err := d.conns.Reserve(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
@@ -50,7 +50,7 @@ func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*
 	dialer.KeepAlive = -1 // set with the buffers
 	nc, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(addr, uint16(to.QPN)).String())
 	if err != nil {
-		d.unreserve()
+		d.conns.Cancel()
 		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
 	}
 	tcp := nc.(*net.TCPConn)
@@ -61,11 +61,15 @@ func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*
 		err = ctx.Err()
 	}
 	if err != nil {
-		d.unreserve()
+		d.conns.Cancel()
 		_ = tcp.Close()
 		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
 	}
-	return d.start(tcp, l, func() {})
+	c, err := d.start(tcp, l, func() {})
+	if err != nil {
+		_ = tcp.Close()
+	}
+	return c, err
 }
 
 // initiate sends a request and reads the reply. What follows at once is a WRITE of no bytes: the peer may
@@ -135,127 +139,28 @@ func (d *Device) respond(tcp *net.TCPConn) (link, error) {
 
 // listener accepts connections of one port.
 type listener struct {
-	dev    *Device
-	tcp    *net.TCPListener
-	accept func(verbs.Conn)
-
-	mu     sync.Mutex
-	closed bool
-	byAddr map[netip.Addr]int
-	done   chan struct{}
-	slots  chan struct{} // one for each handshake
+	*admission.Listener[*conn]
 }
 
 // Listen accepts connections at addr. Port 0 takes a free one.
 func (d *Device) Listen(addr netip.AddrPort, accept func(verbs.Conn)) (verbs.Listener, error) {
-	network := "tcp4"
-	if addr.Addr().Is6() && !addr.Addr().Is4In6() {
-		network = "tcp" // an unspecified IPv6 address takes IPv4 too
-	}
-	tcp, err := net.ListenTCP(network, net.TCPAddrFromAddrPort(addr))
+	l, err := d.conns.Listen(addr, d.admit, accept)
 	if err != nil {
 		return nil, d.fault("listen", err)
 	}
-	l := &listener{
-		dev: d, tcp: tcp, accept: accept, byAddr: map[netip.Addr]int{}, done: make(chan struct{}),
-		slots: make(chan struct{}, d.cfg.MaxHandshakes),
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		_ = tcp.Close()
-		return nil, d.fault("listen", verbs.ErrClosed)
-	}
-	d.listeners[l] = struct{}{}
-	d.tasks.Go(l.run)
-	return l, nil
+	return listener{l}, nil
 }
 
 // Endpoint is where peers dial.
-func (l *listener) Endpoint() verbs.Endpoint {
-	return verbs.EndpointAt(l.tcp.Addr().(*net.TCPAddr).AddrPort())
-}
+func (l listener) Endpoint() verbs.Endpoint { return verbs.EndpointAt(l.Addr()) }
 
-// Close stops accepting. Connections go on.
-func (l *listener) Close() error {
-	l.mu.Lock()
-	was := l.closed
-	l.closed = true
-	l.mu.Unlock()
-	if !was {
-		_ = l.tcp.Close()
-		l.dev.mu.Lock()
-		delete(l.dev.listeners, l)
-		l.dev.mu.Unlock()
-	}
-	<-l.done
-	return nil
-}
-
-func (l *listener) run() {
-	defer close(l.done)
-	for {
-		tcp, err := l.tcp.AcceptTCP()
-		if err != nil {
-			l.mu.Lock()
-			closed := l.closed
-			l.mu.Unlock()
-			if closed || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			time.Sleep(10 * time.Millisecond) // out of files, or the like
-			continue
-		}
-		from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-		select {
-		case l.slots <- struct{}{}:
-		default: // as many handshakes as may be: this one is refused
-			_ = tcp.Close()
-			continue
-		}
-		if !l.admit(from) {
-			<-l.slots
-			_ = tcp.Close()
-			continue
-		}
-		l.dev.tasks.Go(func() { l.handshake(tcp, from) })
-	}
-}
-
-func (l *listener) admit(from netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byAddr[from] >= l.dev.cfg.MaxConnsPerAddr || l.dev.reserve() != nil {
-		return false
-	}
-	l.byAddr[from]++
-	return true
-}
-
-func (l *listener) dismiss(from netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byAddr[from]--; l.byAddr[from] == 0 {
-		delete(l.byAddr, from)
-	}
-}
-
-func (l *listener) handshake(tcp *net.TCPConn, from netip.Addr) {
-	d := l.dev
+// admit makes a connection of one that was accepted.
+func (d *Device) admit(tcp *net.TCPConn, dismiss func()) (*conn, error) {
 	d.setBuffers(tcp)
-	_ = tcp.SetDeadline(time.Now().Add(d.cfg.StartTimeout))
-	stop := context.AfterFunc(d.life, func() { _ = tcp.Close() })
 	agreed, err := d.respond(tcp)
-	stop()
-	<-l.slots
 	if err != nil {
-		d.unreserve()
-		l.dismiss(from)
-		_ = tcp.Close()
-		return
+		d.conns.Cancel()
+		return nil, err
 	}
-	c, err := d.start(tcp, agreed, func() { l.dismiss(from) })
-	if err == nil && l.accept != nil {
-		l.accept(c)
-	}
+	return d.start(tcp, agreed, dismiss)
 }
