@@ -30,30 +30,26 @@ func (r *region) Bind(off, n int64, access verbs.Access) (verbs.Binding, error) 
 }
 
 func (r *region) bind(off, n int64, access verbs.Access) (*binding, error) {
-	size := int64(len(r.mem))
-	if off < 0 || n < 0 || off > size || n > size-off {
-		return nil, fmt.Errorf("%d bytes at %d in a region of %d: %w", n, off, size, verbs.ErrRange)
-	}
-	if access&(verbs.RemoteRead|verbs.RemoteWrite) == 0 {
-		return nil, fmt.Errorf("no rights: %w", verbs.ErrAccess)
+	if err := r.CheckBind(off, n, access); err != nil {
+		return nil, err
 	}
 	if most := int64(r.dev.cfg.MaxBindings); r.dev.bindings.Add(1) > most {
 		r.dev.bindings.Add(-1)
 		return nil, fmt.Errorf("%d bindings: %w", most, verbs.ErrLimit)
 	}
-	b := &binding{region: r, window: verbs.Window{Addr: uint64(r.start()) + uint64(off), SizeBytes: n}}
-	r.mu.Lock()
-	closing := r.closing
-	if !closing {
-		r.bindings[b] = struct{}{} // Deregister waits for it from here on
-		b.mu.Lock()
-	}
-	r.mu.Unlock()
-	if closing {
-		r.dev.bindings.Add(-1)
-		return nil, verbs.ErrClosed
-	}
+	b := &binding{region: r, window: verbs.Window{Addr: uint64(r.Start()) + uint64(off), SizeBytes: n}}
+	b.mu.Lock()
 	defer b.mu.Unlock()
+	err := r.AddBinding(func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.bindings[b] = struct{}{} // Deregister waits for it from here on
+		return nil
+	})
+	if err != nil {
+		r.dev.bindings.Add(-1)
+		return nil, err
+	}
 	if err := b.open(access); err != nil {
 		b.closed = true
 		b.forget()

@@ -227,7 +227,7 @@ func (c *conn) postRecv(p posted) error {
 	}
 	if err := c.dev.calls.PostRecv(c.qp, &c.recv[0], &c.bad); err != nil {
 		c.recvs.n-- // the one that was pushed last
-		c.dev.release(p.local)
+		c.dev.regions.Release(p.local)
 		return fmt.Errorf("%w: %w", verbs.ErrQueueFull, err)
 	}
 	return nil

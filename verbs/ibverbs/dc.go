@@ -57,7 +57,7 @@ func (d *Device) dcHost(dev *lib.DeviceAttr, calls *libmlx5.Calls) mlx5dc.Host {
 type dcMemory struct{ dev *Device }
 
 func (m dcMemory) Hold(local [][]byte, sges []lib.SGE) (int, error) { return m.dev.hold(local, sges) }
-func (m dcMemory) Release(local [][]byte)                           { m.dev.release(local) }
+func (m dcMemory) Release(local [][]byte)                           { m.dev.regions.Release(local) }
 
 func (d *Device) dialDC(ctx context.Context, to verbs.Endpoint, private []byte) (verbs.Conn, error) {
 	if len(private) > 0 {

@@ -39,19 +39,19 @@ func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*
 	case addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return nil, fmt.Errorf("not the address of a host: %w", verbs.ErrUnreachable)
 	}
-	if err := d.reserve(); err != nil {
+	if err := d.conns.Reserve(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
 	defer cancel()
 	tcp, gid, err := d.dialTCP(ctx, netip.AddrPortFrom(addr, uint16(to.QPN)))
 	if err != nil {
-		d.unreserve()
+		d.conns.Cancel()
 		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)
 	}
 	s, err := d.prepare(gid, true)
 	if err != nil {
-		d.unreserve()
+		d.conns.Cancel()
 		_ = tcp.Close()
 		return nil, err
 	}

@@ -84,10 +84,7 @@ func (c *conn) has(qp uintptr) bool {
 
 // endOf ends the connections that are meant, and tells how many they were.
 func (d *Device) endOf(meant func(*conn) bool, why lib.EventType) (n uint64) {
-	d.mu.Lock()
-	conns, _ := d.all()
-	d.mu.Unlock()
-	for _, c := range conns {
+	for _, c := range d.conns.All() {
 		if meant(c) {
 			n++
 			c.fail(fmt.Errorf("%v: %w", why, verbs.ErrPeer))
@@ -125,10 +122,11 @@ func (d *Device) gone(why error) {
 	d.mu.Lock()
 	d.dead = true
 	d.fault = fmt.Errorf("device %s is gone: %w", d.name, why)
-	conns, _ := d.all()
-	err := fmt.Errorf("%w: %w", verbs.ErrClosed, d.fault)
+	fault := d.fault
 	d.mu.Unlock()
-	for _, c := range conns {
+	d.conns.Stop(fmt.Errorf("%w: %w", verbs.ErrUnreachable, fault))
+	err := fmt.Errorf("%w: %w", verbs.ErrClosed, fault)
+	for _, c := range d.conns.All() {
 		c.abandon(err)
 	}
 	if d.dc != nil {
@@ -148,9 +146,7 @@ func (d *Device) watchStalls() {
 		case <-d.life.Done():
 			return
 		case now := <-tick.C:
-			d.mu.Lock()
-			conns, _ := d.all()
-			d.mu.Unlock()
+			conns := d.conns.All()
 			if c := d.windows.current(); c != nil {
 				conns = append(conns, c)
 			}

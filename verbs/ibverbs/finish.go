@@ -84,7 +84,7 @@ func (c *conn) sent(number uint64, err error) {
 
 // complete ends a work request, after which its memory is the caller's again.
 func (c *conn) complete(p *posted, done verbs.Completion, err error) {
-	c.dev.release(p.local)
+	c.dev.regions.Release(p.local)
 	done.ID, done.Op = p.id, p.op
 	if err != nil {
 		c.meter.Failed.Add(1)

@@ -17,10 +17,12 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/admission"
 	"github.com/millrace/millrace/verbs/fabric"
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
 	"github.com/millrace/millrace/verbs/mlx5dc"
 	"github.com/millrace/millrace/verbs/mlx5dc/libmlx5"
+	"github.com/millrace/millrace/verbs/regions"
 )
 
 // Provider is the name of this provider in results and metrics.
@@ -129,21 +131,19 @@ type Device struct {
 	meter  verbs.Meter
 	life   context.Context // ends when the device closes
 	end    context.CancelFunc
-	tasks  sync.WaitGroup // events, accepting and shaking hands
+	tasks  sync.WaitGroup // watching events and stalls
 	events *watcher
 	gids   gidTable
 
-	regions  atomic.Pointer[[]*region] // sorted by address, replaced on change
+	conns    *admission.Table[*conn]
+	regions  *regions.Set[*region]
 	bindings atomic.Int64
 	windows  *windows
 
-	mu        sync.Mutex
-	closed    bool
-	fault     error // why the device or its port is of no use now
-	dead      bool  // the device is gone for good
-	conns     map[*conn]struct{}
-	pending   int // connections being made
-	listeners map[*listener]struct{}
+	mu     sync.Mutex
+	closed bool
+	fault  error // why the device or its port is of no use now
+	dead   bool  // the device is gone for good
 }
 
 // Devices are the RDMA devices of this machine, as the kernel shows them; none on a machine without the library.
@@ -175,10 +175,11 @@ func openWith(
 	cfg Config, calls *lib.Calls, mlx5 func() (*libmlx5.Calls, error), read func() (*fabric.Fabric, error),
 ) (*Device, error) {
 	d := &Device{
-		cfg: cfg.withDefaults(), calls: calls, mlx5: mlx5, read: read,
-		conns: map[*conn]struct{}{}, listeners: map[*listener]struct{}{},
+		cfg: cfg.withDefaults(), calls: calls, mlx5: mlx5, read: read, regions: regions.NewSet[*region](),
 	}
-	d.regions.Store(&[]*region{})
+	d.conns = admission.NewTable[*conn](admission.Limits{
+		Conns: d.cfg.MaxConns, PerAddr: d.cfg.MaxConnsPerAddr, Handshakes: d.cfg.MaxHandshakes, StartTimeout: d.cfg.StartTimeout,
+	}, &d.meter)
 	d.windows = &windows{dev: d}
 	d.life, d.end = context.WithCancel(context.Background())
 	if err := d.choose(); err != nil {
@@ -329,25 +330,24 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	conns, listeners := d.all()
 	d.mu.Unlock()
+	registered := d.regions.Close()
 	d.end()
-	for _, l := range listeners {
-		_ = l.Close()
-	}
-	for _, c := range conns {
+	d.conns.Close()
+	for _, c := range d.conns.All() {
 		_ = c.Close()
 	}
 	if d.dc != nil {
 		_ = d.dc.Close()
 	}
-	for _, r := range *d.regions.Load() {
+	for _, r := range registered {
 		_ = r.Deregister()
 	}
 	d.windows.close()
 	if d.events != nil {
 		d.events.close()
 	}
+	d.conns.Wait()
 	d.tasks.Wait()
 	return d.closeDevice()
 }
@@ -368,63 +368,4 @@ func (d *Device) closeDevice() error {
 		return nil
 	}
 	return err
-}
-
-func (d *Device) all() ([]*conn, []*listener) {
-	var conns []*conn
-	for c := range d.conns {
-		conns = append(conns, c)
-	}
-	var listeners []*listener
-	for l := range d.listeners {
-		listeners = append(listeners, l)
-	}
-	return conns, listeners
-}
-
-// reserve books a connection that is being made.
-func (d *Device) reserve() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return verbs.ErrClosed
-	}
-	if d.dead {
-		return fmt.Errorf("%w: %w", verbs.ErrUnreachable, d.fault)
-	}
-	if len(d.conns)+d.pending >= d.cfg.MaxConns {
-		return fmt.Errorf("%d connections: %w", len(d.conns)+d.pending, verbs.ErrLimit)
-	}
-	d.pending++
-	return nil
-}
-
-func (d *Device) unreserve() {
-	d.mu.Lock()
-	d.pending--
-	d.mu.Unlock()
-}
-
-// enter turns what reserve has booked into a connection, or says why it can't be.
-func (d *Device) enter(c *conn) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.pending--
-	if d.closed {
-		return verbs.ErrClosed
-	}
-	if d.dead {
-		return fmt.Errorf("%w: %w", verbs.ErrUnreachable, d.fault)
-	}
-	d.conns[c] = struct{}{}
-	d.meter.Connections.Add(1)
-	d.meter.Live.Add(1)
-	return nil
-}
-
-func (d *Device) leave(c *conn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.conns, c)
-	d.meter.Live.Add(-1)
 }

@@ -33,7 +33,7 @@ type path struct {
 
 // PrepareRC makes a queue pair for a connection whose addresses others exchange.
 func (d *Device) PrepareRC(peer netip.Addr) (verbs.RCSetup, error) {
-	if err := d.reserve(); err != nil {
+	if err := d.conns.Reserve(); err != nil {
 		return nil, d.failed("prepare", err)
 	}
 	gid, err := d.gidTowards(peer)
@@ -43,7 +43,7 @@ func (d *Device) PrepareRC(peer netip.Addr) (verbs.RCSetup, error) {
 			return s, nil
 		}
 	}
-	d.unreserve()
+	d.conns.Cancel()
 	return nil, d.failed("prepare", err)
 }
 
@@ -101,7 +101,7 @@ func (s *setup) Close() error {
 	}
 	s.destroy()
 	if s.counted {
-		s.dev.unreserve()
+		s.dev.conns.Cancel()
 	}
 	return nil
 }
@@ -144,12 +144,12 @@ func (s *setup) connect(remote verbs.RCAddress, p path, peer verbs.Peer, onEnd f
 	}
 	c.peer, c.onEnd = peer, onEnd
 	if s.counted {
-		if err := d.enter(c); err != nil {
+		if err := d.conns.Enter(c); err != nil {
 			s.counted = false // no longer booked
 			c.free()
 			return nil, err
 		}
-		c.onEnd = func() { d.leave(c); onEnd() }
+		c.onEnd = func() { d.conns.Leave(c); onEnd() }
 	} else {
 		c.meter = &verbs.Meter{}
 	}

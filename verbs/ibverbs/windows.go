@@ -196,11 +196,11 @@ func (w *windows) hold() bool {
 		return false
 	}
 	defer func() { _ = r.Deregister() }()
-	mw, key, err := w.bind(r.mr, uint64(r.start())+pageBytes, pageBytes, lib.AccessRemoteRead)
+	mw, key, err := w.bind(r.mr, uint64(r.Start())+pageBytes, pageBytes, lib.AccessRemoteRead)
 	if err != nil {
 		return false
 	}
-	at := uint64(r.start()) + pageBytes
+	at := uint64(r.Start()) + pageBytes
 	inside := d.readSelf(r, at, key)
 	outside := d.readSelf(r, at+pageBytes-4, key)
 	return w.unbind(mw, r.mr) == nil && inside == nil && errors.Is(outside, verbs.ErrAccess)
@@ -216,7 +216,7 @@ func (d *Device) readSelf(r *region, addr uint64, key uint32) error {
 	}
 	defer func() { _ = c.Close() }()
 	q := verbs.NewQueue(1)
-	wr := verbs.WorkRequest{Op: verbs.OpRead, Local: [][]byte{r.mem[:8]}, Addr: addr, RKey: key}
+	wr := verbs.WorkRequest{Op: verbs.OpRead, Local: [][]byte{r.Bytes()[:8]}, Addr: addr, RKey: key}
 	if err := c.Post(&wr, q); err != nil {
 		return err
 	}
