@@ -83,16 +83,17 @@ func (j *jbof) cutPower() {
 	}
 }
 
-// args gives --drive for all drives that the guest has.
+// args gives --drive for all drives that the guest has. A drive that is put back while something still has it open gets
+// another name.
 func (j *jbof) args() []string {
 	j.t.Helper()
-	list, err := output(j.t.Context(), j.t, j.vm, "sh", "-c", "cd /sys/class/nvme && for d in *; do busybox echo $d; done")
+	list, err := output(j.t.Context(), j.t, j.vm, "sh", "-c", "cd /sys/block && busybox ls -d nvme*")
 	if err != nil {
 		j.t.Fatal(err)
 	}
 	var args []string
 	for _, name := range strings.Fields(list) {
-		args = append(args, "--drive", "/dev/"+name+"n1")
+		args = append(args, "--drive", "/dev/"+name)
 	}
 	return args
 }

@@ -10,6 +10,7 @@ import (
 // TestHangingDrive lets a drive swallow all requests under load. It has to be taken out, no call may fail, and the
 // server has to end as it should although the kernel still waits for the drive.
 func TestHangingDrive(t *testing.T) {
+	t.Parallel()
 	openCache(t)
 	j := newJBOF(t, guest.ARM64)
 	// The product's own deadline is to be tested, not the kernel's, which is 30 s by default as well.
