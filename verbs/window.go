@@ -59,6 +59,21 @@ func (e Endpoint) Addr() netip.Addr {
 	return netip.AddrFrom16(e.GID).Unmap()
 }
 
+// AddrPort is the TCP port for which EndpointAt gives the endpoint, whatever its LID. What can't be one of a host gives
+// ErrUnreachable.
+func (e Endpoint) AddrPort() (netip.AddrPort, error) {
+	addr := e.Addr()
+	switch {
+	case e.Session:
+		return netip.AddrPort{}, fmt.Errorf("a session can't be dialled: %w", ErrUnreachable)
+	case e.QPN == 0 || e.QPN > 0xffff:
+		return netip.AddrPort{}, fmt.Errorf("%d is no TCP port: %w", e.QPN, ErrUnreachable)
+	case addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return netip.AddrPort{}, fmt.Errorf("not the address of a host: %w", ErrUnreachable)
+	}
+	return netip.AddrPortFrom(addr, uint16(e.QPN)), nil
+}
+
 // String returns address and number, or the session's ID.
 func (e Endpoint) String() string {
 	if e.Session {

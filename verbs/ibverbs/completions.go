@@ -13,7 +13,7 @@ type completions struct {
 	calls *lib.Calls
 	ch    lib.Channel
 	cq    lib.CQ
-	watch *watcher
+	poll  *lib.Poller
 	wcs   []lib.WC
 
 	// Of the goroutine in run alone.
@@ -30,7 +30,7 @@ func (d *Device) newCompletions(entries int) (*completions, error) {
 	if c.ch, fd, err = d.calls.CreateCompChannel(d.ctx); err != nil {
 		return nil, err
 	}
-	if c.watch, err = newWatcher(fd); err == nil {
+	if c.poll, err = lib.NewPoller(fd); err == nil {
 		c.cq, err = d.calls.CreateCQ(d.ctx, entries, c.ch)
 	}
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *completions) run(handle func(*lib.WC), ended func() bool) error {
 		if ended() {
 			return nil
 		}
-		if err := c.watch.raw.Read(c.get); err != nil {
+		if err := c.poll.Wait(c.get); err != nil {
 			return err
 		}
 		if c.waitErr == nil {
@@ -85,9 +85,7 @@ func (c *completions) drain(handle func(*lib.WC)) error {
 }
 
 // expire has run end after this time, if nothing ends it before.
-func (c *completions) expire(after time.Duration) {
-	_ = c.watch.file.SetReadDeadline(time.Now().Add(after))
-}
+func (c *completions) expire(after time.Duration) { c.poll.Expire(after) }
 
 // destroy gives everything back. Queue pairs that use it must be gone.
 func (c *completions) destroy() {
@@ -97,8 +95,8 @@ func (c *completions) destroy() {
 		}
 		_ = c.calls.DestroyCQ(c.cq)
 	}
-	if c.watch != nil {
-		c.watch.close()
+	if c.poll != nil {
+		c.poll.Close()
 	}
 	_ = c.calls.DestroyCompChannel(c.ch)
 }

@@ -26,25 +26,22 @@ func (d *Device) Dial(ctx context.Context, to verbs.Endpoint, private []byte) (v
 }
 
 func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*conn, error) {
-	addr := to.Addr()
 	switch {
 	case len(private) > verbs.MaxPrivateBytes:
 		return nil, fmt.Errorf("%d bytes of private data: %w", len(private), verbs.ErrTooLarge)
-	case to.Session:
-		return nil, fmt.Errorf("a session can't be dialled: %w", verbs.ErrUnreachable)
-	case to.LID != verbs.LIDRC:
+	case to.LID != verbs.LIDRC && !to.Session:
 		return nil, fmt.Errorf("LID %#x is not the mark of this provider: %w", to.LID, verbs.ErrUnreachable)
-	case to.QPN == 0 || to.QPN > 0xffff:
-		return nil, fmt.Errorf("%d is no TCP port: %w", to.QPN, verbs.ErrUnreachable)
-	case addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return nil, fmt.Errorf("not the address of a host: %w", verbs.ErrUnreachable)
+	}
+	at, err := to.AddrPort()
+	if err != nil {
+		return nil, err
 	}
 	if err := d.conns.Reserve(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StartTimeout)
 	defer cancel()
-	tcp, gid, err := d.dialTCP(ctx, netip.AddrPortFrom(addr, uint16(to.QPN)))
+	tcp, gid, err := d.dialTCP(ctx, at)
 	if err != nil {
 		d.conns.Cancel()
 		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)

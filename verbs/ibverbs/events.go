@@ -3,35 +3,12 @@ package ibverbs
 import (
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 	"time"
 
 	"github.com/millrace/millrace/verbs"
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
 )
-
-// watcher waits for one of the library's descriptors by way of Go's poller, so that no thread is kept.
-type watcher struct {
-	file *os.File
-	raw  syscall.RawConn
-}
-
-// newWatcher watches a copy of fd: the library closes its own. It makes both non-blocking.
-func newWatcher(fd int) (*watcher, error) {
-	file, err := pollable(fd)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := file.SyscallConn()
-	if err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return &watcher{file: file, raw: raw}, nil
-}
-
-func (w *watcher) close() { _ = w.file.Close() }
 
 // watchEvents reads what the device has to tell, until the device is closed or gone.
 func (d *Device) watchEvents() {
@@ -42,7 +19,7 @@ func (d *Device) watchEvents() {
 		return !errors.Is(err, syscall.EAGAIN)
 	}
 	for {
-		if d.events.raw.Read(get) != nil {
+		if d.events.Wait(get) != nil {
 			return // closed
 		}
 		if errors.Is(err, syscall.EINTR) {

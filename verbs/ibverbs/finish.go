@@ -2,36 +2,10 @@ package ibverbs
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/millrace/millrace/verbs"
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
 )
-
-// StatusError is a work request that the device has given up.
-type StatusError struct {
-	Status lib.WCStatus
-	Vendor uint32 // the vendor's own code
-}
-
-// Error returns a line of text.
-func (e *StatusError) Error() string {
-	if e.Vendor == 0 {
-		return e.Status.String()
-	}
-	return fmt.Sprintf("%v (vendor %#x)", e.Status, e.Vendor)
-}
-
-// Unwrap returns the error of package verbs that it amounts to.
-func (e *StatusError) Unwrap() error {
-	switch e.Status {
-	case lib.WCRemAccessErr:
-		return verbs.ErrAccess
-	case lib.WCLocProtErr:
-		return verbs.ErrNotRegistered
-	}
-	return verbs.ErrPeer
-}
 
 // handle takes a completion of the device.
 func (c *conn) handle(wc *lib.WC) {
@@ -41,7 +15,7 @@ func (c *conn) handle(wc *lib.WC) {
 	if wc.Status != lib.WCSuccess {
 		err = c.err
 		if wc.Status != lib.WCWRFlushErr || err == nil {
-			err = &StatusError{Status: wc.Status, Vendor: wc.VendorErr}
+			err = &lib.StatusError{Status: wc.Status, Vendor: wc.VendorErr}
 		}
 	}
 	if wc.WRID&recvBit != 0 {

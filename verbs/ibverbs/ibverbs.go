@@ -132,7 +132,7 @@ type Device struct {
 	life   context.Context // ends when the device closes
 	end    context.CancelFunc
 	tasks  sync.WaitGroup // watching events and stalls
-	events *watcher
+	events *lib.Poller
 	gids   gidTable
 
 	conns    *admission.Table[*conn]
@@ -259,7 +259,7 @@ func (d *Device) openDevice() error {
 	if d.pd, err = d.calls.AllocPD(d.ctx); err != nil {
 		return err
 	}
-	if d.events, err = newWatcher(fd); err != nil {
+	if d.events, err = lib.NewPoller(fd); err != nil {
 		return err
 	}
 	d.limits(&dev, &port)
@@ -345,7 +345,7 @@ func (d *Device) Close() error {
 	}
 	d.windows.close()
 	if d.events != nil {
-		d.events.close()
+		d.events.Close()
 	}
 	d.conns.Wait()
 	d.tasks.Wait()

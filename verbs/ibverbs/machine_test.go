@@ -303,22 +303,3 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations in a transfer of 30 work requests; want none", n)
 	}
 }
-
-func TestStatusError(t *testing.T) {
-	for _, tc := range []struct {
-		status lib.WCStatus
-		want   error
-		text   string
-	}{
-		{lib.WCRemAccessErr, verbs.ErrAccess, "remote access error (vendor 0x88)"},
-		{lib.WCLocProtErr, verbs.ErrNotRegistered, "local protection error (vendor 0x88)"},
-		{lib.WCRetryExcErr, verbs.ErrPeer, "transport retry counter exceeded (vendor 0x88)"},
-		{lib.WCRNRRetryExcErr, verbs.ErrPeer, "RNR retry counter exceeded (vendor 0x88)"},
-		{lib.WCStatus(99), verbs.ErrPeer, "status 99 (vendor 0x88)"},
-	} {
-		err := &StatusError{Status: tc.status, Vendor: 0x88}
-		if !errors.Is(err, tc.want) || err.Error() != tc.text {
-			t.Errorf("StatusError of %v is %q, %v; want %q, %v", tc.status, err, errors.Unwrap(err), tc.text, tc.want)
-		}
-	}
-}

@@ -30,15 +30,11 @@ func (d *Device) Dial(ctx context.Context, to verbs.Endpoint, private []byte) (v
 }
 
 func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*conn, error) {
-	addr := to.Addr()
-	switch {
-	case to.Session:
-		return nil, fmt.Errorf("a session can't be dialled: %w", verbs.ErrUnreachable)
-	case to.QPN == 0 || to.QPN > 0xffff:
-		return nil, fmt.Errorf("%d is no TCP port: %w", to.QPN, verbs.ErrUnreachable)
-	case addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return nil, fmt.Errorf("not the address of a host: %w", verbs.ErrUnreachable)
-	case len(private) > verbs.MaxPrivateBytes:
+	at, err := to.AddrPort()
+	if err != nil {
+		return nil, err
+	}
+	if len(private) > verbs.MaxPrivateBytes {
 		return nil, fmt.Errorf("%d bytes of private data: %w", len(private), verbs.ErrTooLarge)
 	}
 	if err := d.conns.Reserve(); err != nil {
@@ -48,7 +44,7 @@ func (d *Device) dial(ctx context.Context, to verbs.Endpoint, private []byte) (*
 	defer cancel()
 	var dialer net.Dialer
 	dialer.KeepAlive = -1 // set with the buffers
-	nc, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(addr, uint16(to.QPN)).String())
+	nc, err := dialer.DialContext(ctx, "tcp", at.String())
 	if err != nil {
 		d.conns.Cancel()
 		return nil, fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)

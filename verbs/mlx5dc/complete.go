@@ -2,41 +2,17 @@ package mlx5dc
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"syscall"
 
-	"github.com/millrace/millrace/verbs"
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
 )
-
-// StatusError is a work request that the device has given up.
-type StatusError struct {
-	Status lib.WCStatus
-	Vendor uint32 // the vendor's own code (syndrome)
-}
-
-// Error returns a line of text.
-func (e *StatusError) Error() string { return fmt.Sprintf("%v (vendor %#x)", e.Status, e.Vendor) }
-
-// Unwrap returns the error of package verbs that it amounts to.
-func (e *StatusError) Unwrap() error {
-	switch e.Status {
-	case lib.WCRemAccessErr:
-		return verbs.ErrAccess
-	case lib.WCLocProtErr:
-		return verbs.ErrNotRegistered
-	}
-	return verbs.ErrPeer
-}
 
 // completions is the completion queue of all DCIs, and the descriptor that tells of new ones.
 type completions struct {
 	calls *lib.Calls
 	ch    lib.Channel
 	cq    lib.CQ
-	file  *os.File // a copy of the descriptor, for Go's poller
-	raw   syscall.RawConn
+	poll  *lib.Poller
 }
 
 func (s *Initiators) newCompletions(entries int) (*completions, error) {
@@ -46,10 +22,7 @@ func (s *Initiators) newCompletions(entries int) (*completions, error) {
 	if q.ch, fd, err = q.calls.CreateCompChannel(s.host.Context); err != nil {
 		return nil, err
 	}
-	if q.file, err = pollable(fd); err == nil {
-		q.raw, err = q.file.SyscallConn()
-	}
-	if err == nil {
+	if q.poll, err = lib.NewPoller(fd); err == nil {
 		q.cq, err = q.calls.CreateCQ(s.host.Context, entries, q.ch)
 	}
 	if err != nil {
@@ -59,15 +32,15 @@ func (s *Initiators) newCompletions(entries int) (*completions, error) {
 }
 
 // stop makes watch end.
-func (q *completions) stop() { _ = q.file.Close() }
+func (q *completions) stop() { q.poll.Close() }
 
 func (q *completions) destroy() error {
 	var err error
 	if q.cq != 0 {
 		err = q.calls.DestroyCQ(q.cq)
 	}
-	if q.file != nil {
-		_ = q.file.Close()
+	if q.poll != nil {
+		q.poll.Close()
 	}
 	return errors.Join(err, q.calls.DestroyCompChannel(q.ch))
 }
@@ -91,7 +64,7 @@ func (s *Initiators) watch() {
 			s.Fail(err)
 			return
 		}
-		if s.cq.raw.Read(get) != nil {
+		if s.cq.poll.Wait(get) != nil {
 			return // closed
 		}
 		switch {
@@ -136,7 +109,7 @@ func (s *Initiators) take(wc *lib.WC) {
 	if wc.Status != lib.WCSuccess {
 		// What is flushed has the error of whatever failed before it.
 		if err = c.err; wc.Status != lib.WCWRFlushErr || err == nil {
-			err = &StatusError{Status: wc.Status, Vendor: wc.VendorErr}
+			err = &lib.StatusError{Status: wc.Status, Vendor: wc.VendorErr}
 		}
 		s.fail(c, err)
 	}

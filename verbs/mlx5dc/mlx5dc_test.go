@@ -196,7 +196,7 @@ func TestErrors(t *testing.T) {
 				resume()
 				for i := range uint64(3) {
 					done := take(t, q)
-					var status *StatusError
+					var status *lib.StatusError
 					if done.ID != i || !errors.Is(done.Err, tt.want) || !errors.As(done.Err, &status) || status.Status != tt.status {
 						t.Errorf("completion %+v; want number %d with %v", done, i, tt.status)
 					}

@@ -1,4 +1,4 @@
-package mlx5dc
+package libibverbs
 
 import (
 	"os"
@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollable returns a copy of fd, which Go's poller waits for. Both become non-blocking.
+// pollable returns a copy of fd, which Go's poller waits for.
 func pollable(fd int) (*os.File, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -16,5 +16,5 @@ func pollable(fd int) (*os.File, error) {
 		_ = unix.Close(own)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return os.NewFile(uintptr(own), "completions"), nil
+	return os.NewFile(uintptr(own), "libibverbs"), nil
 }
