@@ -69,6 +69,17 @@ func (j *jbof) boot(without ...int) {
 	j.vm = start(j.t, cfg)
 }
 
+// serveEmpty serves the drives for the first time, and makes the bucket of loads. It returns where S3 is reached.
+func (j *jbof) serveEmpty() (s *server, endpoint string) {
+	j.t.Helper()
+	s = serve(j.t, j.vm, j.args()...)
+	endpoint = j.vm.Forwarded(s3Port)
+	if err := connect(j.t, endpoint).CreateBucket(j.t.Context(), bucket); err != nil {
+		j.t.Fatal(err)
+	}
+	return s, endpoint
+}
+
 // cutPower ends the guest in the middle of things. Of what it did not flush, a random half is lost.
 func (j *jbof) cutPower() {
 	j.t.Helper()
@@ -132,11 +143,7 @@ func TestAppliance(t *testing.T) {
 	openCache(t)
 	j := newJBOF(t, guest.ARM64)
 	j.boot()
-	s := serve(t, j.vm, j.args()...)
-	endpoint := j.vm.Forwarded(s3Port)
-	if err := connect(t, endpoint).CreateBucket(t.Context(), bucket); err != nil {
-		t.Fatal(err)
-	}
+	s, endpoint := j.serveEmpty()
 	l := newLoad(t)
 	wait := l.begin(t.Context(), endpoint)
 	out := func(n int) func(status) bool {

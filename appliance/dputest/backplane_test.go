@@ -14,11 +14,7 @@ func TestBackplane(t *testing.T) {
 	openCache(t)
 	j := newJBOF(t, guest.ARM64)
 	j.boot()
-	s := serve(t, j.vm, j.args()...)
-	endpoint := j.vm.Forwarded(s3Port)
-	if err := connect(t, endpoint).CreateBucket(t.Context(), bucket); err != nil {
-		t.Fatal(err)
-	}
+	s, endpoint := j.serveEmpty()
 	l := newLoad(t)
 	for _, signal := range []string{"-KILL", "-TERM"} {
 		wait := l.begin(t.Context(), endpoint)

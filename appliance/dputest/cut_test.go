@@ -18,10 +18,7 @@ func TestPowerCut(t *testing.T) {
 	j := newJBOF(t, guest.ARM64)
 	l := newLoad(t)
 	j.boot()
-	s := serve(t, j.vm, j.args()...)
-	if err := connect(t, j.vm.Forwarded(s3Port)).CreateBucket(t.Context(), bucket); err != nil {
-		t.Fatal(err)
-	}
+	s, _ := j.serveEmpty()
 	for cut := range *cuts {
 		wait := l.begin(t.Context(), j.vm.Forwarded(s3Port))
 		l.more(20 + rand.Int64N(60))

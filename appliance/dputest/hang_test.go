@@ -16,11 +16,7 @@ func TestHangingDrive(t *testing.T) {
 	// The product's own deadline is to be tested, not the kernel's, which is 30 s by default as well.
 	j.config.Modules = []string{"nvme_core io_timeout=240"}
 	j.boot()
-	s := serve(t, j.vm, j.args()...)
-	endpoint := j.vm.Forwarded(s3Port)
-	if err := connect(t, endpoint).CreateBucket(t.Context(), bucket); err != nil {
-		t.Fatal(err)
-	}
+	s, endpoint := j.serveEmpty()
 	l := newLoad(t)
 	wait := l.begin(t.Context(), endpoint)
 	l.more(40)
