@@ -19,7 +19,7 @@ import (
 type conn struct {
 	dev   *Device
 	qp    lib.QP
-	done  *completions
+	done  *lib.Completions
 	tcp   *net.TCPConn // nil if others have set it up
 	peer  verbs.Peer
 	meter *verbs.Meter
@@ -86,7 +86,7 @@ func (r *ring) pop() posted {
 }
 
 // newConn makes a connection around a queue pair, which it then owns.
-func (d *Device) newConn(qp lib.QP, done *completions) (*conn, error) {
+func (d *Device) newConn(qp lib.QP, done *lib.Completions) (*conn, error) {
 	c := &conn{dev: d, qp: qp, done: done, meter: &d.meter, ended: make(chan struct{}), onEnd: func() {}}
 	c.sends.items = make([]posted, d.info.SendDepth)
 	c.recvs.items = make([]posted, d.info.RecvDepth)
@@ -113,7 +113,7 @@ func (c *conn) free() {
 // run takes completions out until all is over.
 func (c *conn) run() {
 	// A deadline is set only when the connection has failed already.
-	if err := c.done.run(c.handle, c.idle); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := c.done.Run(c.handle, c.idle); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.fail(fmt.Errorf("%w: %w", verbs.ErrPeer, err))
 	}
 	c.finish()
@@ -287,5 +287,5 @@ func (c *conn) ring() {
 	// The device has taken those before the bad one. Those from it on will never complete by themselves, nor need
 	// the ones that it took, none of which is signalled: destroying the queue pair is what ends them.
 	c.failLocked(fmt.Errorf("%w: %w", verbs.ErrPeer, err))
-	c.done.expire(0)
+	c.done.Expire(0)
 }

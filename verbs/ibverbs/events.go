@@ -42,7 +42,7 @@ func (d *Device) take(e *lib.AsyncEvent) {
 	case lib.EventQPFatal, lib.EventQPReqErr:
 		d.endOf(func(c *conn) bool { return c.has(e.Element) }, e.Type)
 	case lib.EventCQErr:
-		d.endOf(func(c *conn) bool { return uintptr(c.done.cq) == e.Element }, e.Type)
+		d.endOf(func(c *conn) bool { return uintptr(c.done.CQ()) == e.Element }, e.Type)
 	case lib.EventDeviceFatal:
 		d.gone(fmt.Errorf("%v", e.Type))
 	case lib.EventPortErr, lib.EventPortActive, lib.EventLIDChange, lib.EventGIDChange, lib.EventClientReregister:

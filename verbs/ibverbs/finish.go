@@ -7,8 +7,14 @@ import (
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
 )
 
-// handle takes a completion of the device.
-func (c *conn) handle(wc *lib.WC) {
+// handle takes completions of the device.
+func (c *conn) handle(wcs []lib.WC) {
+	for i := range wcs {
+		c.take(&wcs[i])
+	}
+}
+
+func (c *conn) take(wc *lib.WC) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
@@ -91,9 +97,9 @@ func (c *conn) failLocked(err error) {
 	}
 	_ = c.dev.calls.ModifyQP(c.qp, &lib.QPAttr{QPState: lib.StateErr}, lib.MaskState)
 	if c.sends.n+c.recvs.n == 0 {
-		c.done.expire(0)
+		c.done.Expire(0)
 	} else {
-		c.done.expire(c.dev.cfg.FlushTimeout)
+		c.done.Expire(c.dev.cfg.FlushTimeout)
 	}
 }
 
@@ -107,7 +113,7 @@ func (c *conn) abandon(err error) {
 		c.chained = 0
 	}
 	if c.qp != 0 {
-		c.done.expire(0)
+		c.done.Expire(0)
 	}
 }
 
@@ -118,9 +124,9 @@ func (c *conn) finish() {
 	qp := c.qp
 	c.qp = 0
 	c.mu.Unlock()
-	_ = c.done.drain(c.handle)
+	_ = c.done.Drain(c.handle)
 	_ = c.dev.calls.DestroyQP(qp)
-	_ = c.done.drain(c.handle)
+	_ = c.done.Drain(c.handle)
 	if c.tcp != nil {
 		_ = c.tcp.Close()
 	}
@@ -134,7 +140,7 @@ func (c *conn) finish() {
 	c.free()
 	c.guess = false
 	c.mu.Unlock()
-	c.done.destroy()
+	_ = c.done.Destroy()
 	c.onEnd()
 	close(c.ended)
 }

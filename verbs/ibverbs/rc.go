@@ -22,7 +22,7 @@ type setup struct {
 
 	mu   sync.Mutex
 	qp   lib.QP // 0 once it is used or dropped
-	done *completions
+	done *lib.Completions
 }
 
 // path is what two sides agree on beside their addresses.
@@ -50,11 +50,11 @@ func (d *Device) PrepareRC(peer netip.Addr) (verbs.RCSetup, error) {
 func (d *Device) prepare(gid fabric.GID, counted bool) (*setup, error) {
 	s := &setup{dev: d, gid: gid, counted: counted}
 	var err error
-	if s.done, err = d.newCompletions(d.info.SendDepth + d.info.RecvDepth); err != nil {
+	if s.done, err = lib.NewCompletions(d.calls, d.ctx, d.info.SendDepth+d.info.RecvDepth, 16); err != nil {
 		return nil, err
 	}
 	init := &lib.QPInitAttr{
-		SendCQ: s.done.cq, RecvCQ: s.done.cq, QPType: lib.QPTypeRC,
+		SendCQ: s.done.CQ(), RecvCQ: s.done.CQ(), QPType: lib.QPTypeRC,
 		Cap: lib.QPCap{
 			MaxSendWR: uint32(d.info.SendDepth), MaxRecvWR: uint32(d.info.RecvDepth),
 			MaxSendSGE: uint32(d.info.MaxSegments), MaxRecvSGE: uint32(d.info.MaxSegments),
@@ -62,7 +62,7 @@ func (d *Device) prepare(gid fabric.GID, counted bool) (*setup, error) {
 	}
 	var number uint32
 	if s.qp, number, err = d.calls.CreateQP(d.pd, init); err != nil {
-		s.done.destroy()
+		_ = s.done.Destroy()
 		return nil, err
 	}
 	err = d.calls.ModifyQP(s.qp, &lib.QPAttr{
@@ -85,7 +85,7 @@ func randomPSN() uint32 {
 
 func (s *setup) destroy() {
 	_ = s.dev.calls.DestroyQP(s.qp)
-	s.done.destroy()
+	_ = s.done.Destroy()
 	s.qp = 0
 }
 

@@ -2,95 +2,22 @@ package mlx5dc
 
 import (
 	"errors"
-	"syscall"
+	"os"
 
 	lib "github.com/millrace/millrace/verbs/ibverbs/libibverbs"
 )
 
-// completions is the completion queue of all DCIs, and the descriptor that tells of new ones.
-type completions struct {
-	calls *lib.Calls
-	ch    lib.Channel
-	cq    lib.CQ
-	poll  *lib.Poller
-}
-
-func (s *Initiators) newCompletions(entries int) (*completions, error) {
-	q := &completions{calls: s.host.Verbs}
-	var fd int
-	var err error
-	if q.ch, fd, err = q.calls.CreateCompChannel(s.host.Context); err != nil {
-		return nil, err
-	}
-	if q.poll, err = lib.NewPoller(fd); err == nil {
-		q.cq, err = q.calls.CreateCQ(s.host.Context, entries, q.ch)
-	}
-	if err != nil {
-		return nil, errors.Join(err, q.destroy())
-	}
-	return q, nil
-}
-
-// stop makes watch end.
-func (q *completions) stop() { q.poll.Close() }
-
-func (q *completions) destroy() error {
-	var err error
-	if q.cq != 0 {
-		err = q.calls.DestroyCQ(q.cq)
-	}
-	if q.poll != nil {
-		q.poll.Close()
-	}
-	return errors.Join(err, q.calls.DestroyCompChannel(q.ch))
-}
-
 // watch takes completions until the pool is closed or the device fails.
 func (s *Initiators) watch() {
-	var event lib.CQEvent
-	var err error
-	get := func(uintptr) bool {
-		err = s.cq.calls.GetCQEvent(s.cq.ch, &event)
-		return !errors.Is(err, syscall.EAGAIN)
-	}
-	wcs := make([]lib.WC, 64)
-	for {
-		// Asked for first and looked at then, so that none comes unnoticed in between.
-		if err := s.cq.calls.ReqNotifyCQ(s.cq.cq); err != nil {
-			s.Fail(err)
-			return
-		}
-		if err := s.drain(wcs); err != nil {
-			s.Fail(err)
-			return
-		}
-		if s.cq.poll.Wait(get) != nil {
-			return // closed
-		}
-		switch {
-		case err == nil:
-			s.cq.calls.AckCQEvents(s.cq.cq, 1)
-		case !errors.Is(err, syscall.EINTR):
-			s.Fail(err)
-			return
-		}
-	}
-}
-
-func (s *Initiators) drain(wcs []lib.WC) error {
-	for {
-		n, err := s.cq.calls.PollCQ(s.cq.cq, wcs)
-		if err != nil {
-			return err
-		}
+	handle := func(wcs []lib.WC) {
 		s.mu.Lock()
-		for i := range n {
+		defer s.mu.Unlock()
+		for i := range wcs {
 			s.take(&wcs[i])
 		}
-		s.mu.Unlock()
-		if n < len(wcs) {
-			return nil
-		}
+	}
+	if err := s.completions.Run(handle, func() bool { return false }); !errors.Is(err, os.ErrClosed) {
+		s.Fail(err)
 	}
 }
 

@@ -27,7 +27,7 @@ func (x *dci) workID(sequence uint64) uint64 {
 
 // create makes a DCI that is ready to send.
 func (s *Initiators) create(x *dci) error {
-	calls, err := s.host.MLX5.CreateDCI(s.host.Context, s.host.PD, s.cq.cq, lib.QPCap{
+	calls, err := s.host.MLX5.CreateDCI(s.host.Context, s.host.PD, s.completions.CQ(), lib.QPCap{
 		MaxSendWR: uint32(s.cfg.SendDepth), MaxSendSGE: uint32(s.cfg.MaxSegments),
 	})
 	if err != nil {

@@ -107,11 +107,11 @@ var ErrUnsupported = errors.New("no DC: not a device of mlx5")
 
 // Initiators is the pool of DCIs of a device.
 type Initiators struct {
-	cfg       Config
-	host      Host
-	tasks     sync.WaitGroup
-	addresses *addresses
-	cq        *completions
+	cfg         Config
+	host        Host
+	tasks       sync.WaitGroup
+	addresses   *addresses
+	completions *lib.Completions
 
 	mu     sync.Mutex
 	closed bool
@@ -137,7 +137,7 @@ func Open(host Host, cfg Config) (*Initiators, error) {
 		return nil, s.failed("open", ErrUnsupported)
 	}
 	var err error
-	if s.cq, err = s.newCompletions(s.cfg.DCIs * s.cfg.SendDepth); err != nil {
+	if s.completions, err = lib.NewCompletions(host.Verbs, host.Context, s.cfg.DCIs*s.cfg.SendDepth, 64); err != nil {
 		return nil, s.failed("open", err)
 	}
 	s.tasks.Go(s.watch)
@@ -267,7 +267,7 @@ func (s *Initiators) Close() error {
 	for _, c := range conns {
 		<-c.ended
 	}
-	s.cq.stop()
+	s.completions.Stop()
 	s.tasks.Wait() // those that mend, too
 	var err error
 	for _, x := range s.dcis {
@@ -276,7 +276,7 @@ func (s *Initiators) Close() error {
 		}
 	}
 	s.addresses.close()
-	return errors.Join(err, s.cq.destroy())
+	return errors.Join(err, s.completions.Destroy())
 }
 
 func (s *Initiators) failed(op string, err error) error {

@@ -1,8 +1,9 @@
 // Package libibverbs is the C library libibverbs as far as this program calls it: its functions, the layouts of its
 // structures, its errors. The library is loaded at run time, so a machine without it still starts the program.
 //
-// It is not a provider and keeps no state of its own: who may call what, in which order, from which goroutine, is
-// as the manual pages of rdma-core say. It holds nothing that only some drivers have.
+// It is not a provider, and keeps no state but that of Completions, which waits for completions the way Go does: who may
+// call what, in which order, from which goroutine, is as the manual pages of rdma-core say. It holds nothing that only some
+// drivers have.
 //
 // Invariant: all calls of C go through a Calls, so that everything above is tested against another one without
 // hardware; every structure here has the layout of the C one on 64-bit Linux, which a test compares with the headers.
