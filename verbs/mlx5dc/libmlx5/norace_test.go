@@ -1,0 +1,5 @@
+//go:build !race
+
+package libmlx5
+
+const raced = false
