@@ -62,10 +62,15 @@ test-clients: build ## aws CLI, s3cmd, rclone, boto3, minio-go and aws-sdk-go-v2
 	cd s3/clienttest && $(GO) vet ./... && MILLRACE_BIN=$(CURDIR)/bin/millrace $(GO) test -count=1 -timeout 20m ./...
 
 # What the guests of make test-dpu need, as Debian names the packages.
-DPU_NEEDS  := qemu-system-aarch64:qemu-system-arm qemu-system-x86_64:qemu-system-x86 depmod:kmod modprobe:kmod xz:xz-utils
+DPU_NEEDS  := qemu-system-aarch64:qemu-system-arm qemu-system-x86_64:qemu-system-x86 depmod:kmod modprobe:kmod xz:xz-utils \
+  gcc:gcc make:make
+# And files: what compiles siw for a guest, and its peer.
+DPU_FILES  := /usr/include/rdma/rdma_cma.h:librdmacm-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
+  /usr/lib/$(shell uname -m)-linux-gnu/libelf.so.1:libelf1
 
 test-dpu: ## boot guests in QEMU: RDMA and NVMe on a real kernel (fetches Debian packages into var)
 	@missing=; for need in $(DPU_NEEDS); do PATH=$$PATH:/usr/sbin:/sbin command -v $${need%%:*} >/dev/null || missing="$$missing $${need##*:}"; done; \
+	  for need in $(DPU_FILES); do test -e $${need%%:*} || missing="$$missing $${need##*:}"; done; \
 	  test -z "$$missing" || { echo "test-dpu needs these Debian packages:$$missing"; exit 1; }
 	$(GO) test -count=1 -timeout 30m ./appliance/dputest -dpu $(DPU_FLAGS)
 

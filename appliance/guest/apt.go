@@ -79,18 +79,19 @@ func (a *apt) get(ctx context.Context, args ...string) ([]byte, error) {
 	return output(ctx, filepath.Join(a.dir, "cache", "archives"), "apt-get", append(a.options(), args...)...)
 }
 
-// kernelPackage is the package that linux-image-<arch> stands for today.
-func (a *apt) kernelPackage(ctx context.Context) (string, error) {
-	out, err := output(ctx, "", "apt-cache", append(a.options(), "depends", "linux-image-"+string(a.arch))...)
+// dependency is the package that another depends on and whose name begins with prefix. So linux-image-<arch> stands for
+// the kernel of today.
+func (a *apt) dependency(ctx context.Context, of, prefix string) (string, error) {
+	out, err := output(ctx, "", "apt-cache", append(a.options(), "depends", of)...)
 	if err != nil {
 		return "", err
 	}
 	for _, line := range strings.Split(string(out), "\n") {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); ok && strings.HasPrefix(name, "linux-image-") {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); ok && strings.HasPrefix(name, prefix) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("linux-image-%s depends on no kernel", a.arch)
+	return "", fmt.Errorf("%s depends on no %s…", of, prefix)
 }
 
 // unpack unpacks what was fetched into dir, and removes the archives and all of this apt.

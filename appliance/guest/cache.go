@@ -110,7 +110,7 @@ func (c *Cache) kernel(ctx context.Context, arch Arch) (dir, release string, err
 		if err != nil {
 			return err
 		}
-		name, err := apt.kernelPackage(ctx)
+		name, err := apt.dependency(ctx, "linux-image-"+string(arch), "linux-image-")
 		if err != nil {
 			return err
 		}

@@ -45,8 +45,9 @@ type Config struct {
 	// Dir keeps console.log and qemu.log. "": a temporary folder, which Close removes.
 	Dir string
 
-	// Modules are kernel modules by name, each perhaps with parameters ("nvme_core io_timeout=5"). What they depend
-	// on is loaded before them; those for the emulated devices are loaded anyway.
+	// Modules are kernel modules by name, or files of this machine by absolute path (Cache.SIW), each perhaps with
+	// parameters ("nvme_core io_timeout=5"). What they depend on is loaded before them; those for the emulated devices are
+	// loaded anyway.
 	Modules []string
 	Sets    []Set
 	Files   []File

@@ -35,6 +35,14 @@ func TestModuleName(t *testing.T) {
 	}
 }
 
+func TestSeries(t *testing.T) {
+	for release, want := range map[string]string{"6.1.0-57-amd64": "6.1", "6.12.117+deb13-amd64": "6.12", "7": "7"} {
+		if got := series(release); got != want {
+			t.Errorf("series(%s) = %s; want %s", release, got, want)
+		}
+	}
+}
+
 func TestForwards(t *testing.T) {
 	text := "Hub -1 (outside):\r\n  Protocol[State]    FD  Source Address  Port   Dest. Address  Port RecvQ SendQ\r\n" +
 		"  TCP[HOST_FORWARD]  13       127.0.0.1 40123       10.0.2.15     7     0     0\r\n" +

@@ -86,7 +86,10 @@ func (b builder) fill(cfg Config, mods []module, kernelDir, initProgram string) 
 	}
 	setup := cfg.setup()
 	for _, m := range mods {
-		path := strings.TrimPrefix(m.path, kernelDir)
+		path, ok := strings.CutPrefix(m.path, kernelDir)
+		if !ok {
+			path = "/lib/modules/" + filepath.Base(m.path)
+		}
 		if err := b.file(path, m.path, 0o644); err != nil {
 			return err
 		}

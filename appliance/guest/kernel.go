@@ -64,7 +64,8 @@ func uncompress(ctx context.Context, bzImage string) error {
 // A module is a kernel module to load: its file under the kernel's folder, and its parameters.
 type module struct{ path, params string }
 
-// modules gives what has to be loaded for the wanted ones, in order. A name may be followed by parameters.
+// modules gives what has to be loaded for the wanted ones, in order. A name may be followed by parameters, and may be the
+// path of a file.
 func modules(ctx context.Context, dir, release string, wanted []string) ([]module, error) {
 	params := map[string]string{}
 	var out []module
@@ -77,11 +78,7 @@ func modules(ctx context.Context, dir, release string, wanted []string) ([]modul
 	}
 	for _, want := range wanted {
 		name, _, _ := strings.Cut(want, " ")
-		text, err := output(ctx, "", "modprobe", "-d", dir, "-S", release, "--show-depends", name)
-		if err != nil {
-			return nil, fmt.Errorf("guest: module %s: %w", name, err)
-		}
-		paths, err := showDepends(string(text))
+		paths, err := modulePaths(ctx, dir, release, name)
 		if err != nil {
 			return nil, err
 		}
@@ -93,6 +90,30 @@ func modules(ctx context.Context, dir, release string, wanted []string) ([]modul
 		}
 	}
 	return out, nil
+}
+
+// modulePaths gives the files of a module and, before it, of what it depends on.
+func modulePaths(ctx context.Context, dir, release, name string) ([]string, error) {
+	if !filepath.IsAbs(name) {
+		text, err := output(ctx, "", "modprobe", "-d", dir, "-S", release, "--show-depends", name)
+		if err != nil {
+			return nil, fmt.Errorf("guest: module %s: %w", name, err)
+		}
+		return showDepends(string(text))
+	}
+	text, err := output(ctx, "", "modinfo", "-F", "depends", name)
+	if err != nil {
+		return nil, fmt.Errorf("guest: module %s: %w", name, err)
+	}
+	var out []string
+	for _, needed := range strings.FieldsFunc(string(text), func(r rune) bool { return r == ',' || r == '\n' }) {
+		paths, err := modulePaths(ctx, dir, release, needed)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, paths...)
+	}
+	return append(out, name), nil
 }
 
 // moduleName is the name of the module in a file, with the dashes of file names as the underscores of the kernel.

@@ -22,6 +22,7 @@ type conn struct {
 	peer  verbs.Peer
 	onEnd func()
 	wake  chan struct{} // holds one when there may be something to send
+	recvd chan struct{} // holds one when a RECV was posted, or the connection has failed
 	done  chan struct{}
 	loops atomic.Int32
 
@@ -83,7 +84,7 @@ func (d *Device) start(tcp *net.TCPConn, l link, onEnd func()) (*conn, error) {
 	c := &conn{
 		dev: d, tcp: tcp, raw: raw, crc: l.crc, ord: l.ord, ours: l.speak, speak: l.speak, onEnd: onEnd,
 		peer: verbs.Peer{Addr: addrPort(from), Private: l.private},
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), recvd: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.tx.init(c)
 	c.rx.init(c)
@@ -143,11 +144,15 @@ func (c *conn) fail(err error) {
 	c.mu.Unlock()
 	_ = c.tcp.Close()
 	c.poke()
+	tell(c.recvd)
 }
 
-func (c *conn) poke() {
+func (c *conn) poke() { tell(c.wake) }
+
+// tell puts one into a channel that holds one.
+func tell(to chan struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -208,6 +213,9 @@ func (c *conn) enqueue(p posted) (first bool, err error) {
 		return false, verbs.ErrQueueFull
 	}
 	to.push(p)
+	if to == &c.recvs {
+		tell(c.recvd)
+	}
 	return to == &c.sends && to.len() == 1, nil
 }
 

@@ -34,7 +34,7 @@ type Config struct {
 	// MaxMessageBytes is the most of one work request, 1 GiB by default and 2 GiB at most.
 	MaxMessageBytes int64
 	// InboundReads is how many READs a peer may have outstanding (IRD), OutboundReads how many this side has
-	// at most (ORD); each 32 by default.
+	// at most (ORD); each 32 by default. A peer that doesn't say how many it takes is asked for one.
 	InboundReads, OutboundReads int
 	// SendDepth and RecvDepth are the most work requests of a connection; 1024 and 256 by default.
 	SendDepth, RecvDepth int

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/millrace/millrace/verbs"
 )
@@ -195,8 +196,26 @@ func (c *conn) inOrder(h *header, queue, msn, mo uint32) fault {
 	return noFault
 }
 
+// firstRecvTime is how long the first message of a peer that made the connection waits for a RECV: the peer may send as soon
+// as it has the reply, and only then does the connection's owner come to know of it.
+const firstRecvTime = 500 * time.Millisecond
+
 // receiving is the oldest RECV, if there is one. Only the receiving goroutine takes it out.
 func (c *conn) receiving() (posted, bool) {
+	p, ok := c.oldestRecv()
+	if ok || c.ours || c.rx.sendMSN > 1 {
+		return p, ok
+	}
+	late := time.NewTimer(firstRecvTime)
+	defer late.Stop()
+	select {
+	case <-c.recvd:
+	case <-late.C:
+	}
+	return c.oldestRecv()
+}
+
+func (c *conn) oldestRecv() (posted, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.recvs.len() == 0 {

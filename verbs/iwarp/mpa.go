@@ -21,6 +21,7 @@ const (
 	enhancedBytes  = 4
 	enhancedPeer   = 0x8000 // A, in the IRD: either side may send first, after a ready-to-receive message
 	enhancedWrite  = 0x8000 // C, in the ORD: that message is an RDMA WRITE of no bytes
+	enhancedRead   = 0x4000 // D, in the ORD: it is an RDMA READ of no bytes
 	enhancedCounts = 0x3fff
 )
 
@@ -38,6 +39,7 @@ type startFrame struct {
 	enhanced bool
 	peer     bool // A
 	write    bool // C
+	read     bool // D
 	ird, ord uint16
 	private  []byte
 }
@@ -67,6 +69,9 @@ func (f startFrame) append(b []byte) []byte {
 	}
 	if f.write {
 		ord |= enhancedWrite
+	}
+	if f.read {
+		ord |= enhancedRead
 	}
 	b = binary.BigEndian.AppendUint16(b, uint16(enhancedBytes+len(f.private)))
 	b = binary.BigEndian.AppendUint16(b, ird)
@@ -109,7 +114,7 @@ func readStart(r io.Reader, reply bool) (startFrame, error) {
 		}
 		ird, ord := binary.BigEndian.Uint16(f.private), binary.BigEndian.Uint16(f.private[2:])
 		f.peer, f.ird = ird&enhancedPeer != 0, ird&enhancedCounts
-		f.write, f.ord = ord&enhancedWrite != 0, ord&enhancedCounts
+		f.write, f.read, f.ord = ord&enhancedWrite != 0, ord&enhancedRead != 0, ord&enhancedCounts
 		f.private = f.private[enhancedBytes:]
 	}
 	return f, nil

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -117,5 +118,47 @@ func TestNoReads(t *testing.T) {
 	err = c.Post(&verbs.WorkRequest{Op: verbs.OpWrite}, verbs.NewQueue(1))
 	if !errors.Is(err, verbs.ErrPeer) {
 		t.Errorf("Post = %v; want ErrPeer", err)
+	}
+}
+
+// TestUnknownLimit: a peer of revision 1 doesn't say how many READs it takes at once, and gets one at a time.
+func TestUnknownLimit(t *testing.T) {
+	requests := make(chan readRequest)
+	ep := silentPeer(t, func(c net.Conn) {
+		defer close(requests)
+		frame := make([]byte, lengthBytes+untaggedBytes+readRequestBytes+crcBytes)
+		if _, err := io.ReadFull(c, frame[:headerBytes+crcBytes]); err != nil { // the ready message
+			return
+		}
+		for {
+			if _, err := io.ReadFull(c, frame); err != nil {
+				return
+			}
+			requests <- parseReadRequest(frame[lengthBytes+untaggedBytes:])
+			_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // to see whether more come
+		}
+	})
+	dev := Open(Config{NoCRC: true})
+	defer dev.Close()
+	c, err := dev.Dial(context.Background(), ep, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := dev.Register(make([]byte, 16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := verbs.NewQueue(4)
+	for i := range uint64(4) {
+		if err := c.Post(&verbs.WorkRequest{Op: verbs.OpRead, ID: i, Local: [][]byte{r.Bytes()[4*i:][:4]}}, q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	for range requests {
+		n++
+	}
+	if n != 1 {
+		t.Errorf("%d READs under way; want 1", n)
 	}
 }

@@ -87,13 +87,19 @@ func (d *Device) initiate(tcp *net.TCPConn, private []byte) (link, error) {
 	case got.markers:
 		return link{}, fmt.Errorf("%w: markers wanted", errStart)
 	}
-	l := link{crc: ask.crc || got.crc, ord: d.cfg.OutboundReads, speak: true, private: got.private}
-	if got.enhanced {
-		l.ord = min(l.ord, int(got.ird))
-	}
+	l := link{crc: ask.crc || got.crc, ord: d.outboundReads(got), speak: true, private: got.private}
 	ready := appendTagged(nil, opWrite, true, 0, 0, 0)
 	_, err = tcp.Write(sealed(ready, l.crc))
 	return l, err
+}
+
+// outboundReads is how many READs the sender of a frame takes at once from here. One that doesn't say so (revision 1) is
+// asked for one: what is above its limit would end the connection.
+func (d *Device) outboundReads(got startFrame) int {
+	if !got.enhanced {
+		return 1
+	}
+	return min(d.cfg.OutboundReads, int(got.ird))
 }
 
 // sealed adds padding and CRC to an FPDU.
@@ -116,14 +122,11 @@ func (d *Device) respond(tcp *net.TCPConn) (link, error) {
 	}
 	answer := startFrame{
 		reply: true, crc: !d.cfg.NoCRC || got.crc, revision: got.revision, enhanced: got.enhanced,
-		peer: got.peer, write: got.write, reject: got.markers,
+		peer: got.peer, write: got.write, read: got.read && !got.write, reject: got.markers,
 		ird: uint16(d.cfg.InboundReads), ord: uint16(d.cfg.OutboundReads),
 	}
-	l := link{crc: answer.crc, ord: d.cfg.OutboundReads, private: got.private}
-	if got.enhanced {
-		l.ord = min(l.ord, int(got.ird))
-		answer.ord = uint16(l.ord)
-	}
+	l := link{crc: answer.crc, ord: d.outboundReads(got), private: got.private}
+	answer.ord = uint16(l.ord)
 	if _, err := tcp.Write(answer.append(nil)); err != nil {
 		return link{}, err
 	}

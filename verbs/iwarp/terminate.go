@@ -139,10 +139,21 @@ func appendTerminate(b []byte, f fault, hdr []byte) []byte {
 	return append(b, hdr...)
 }
 
+// terminateFlags are the bits that may be set behind the code, and swappedFlags where Linux's siw has them on
+// little-endian machines: there each byte's fields begin at its low bits, so that layer and type are swapped too.
+const (
+	terminateFlags = terminateLength | terminateDDP | terminateRDMAP
+	swappedFlags   = 0x07
+)
+
 // parseTerminate reads the payload of a Terminate message.
 func parseTerminate(b []byte) (fault, bool) {
 	if len(b) < 4 || len(b) > terminateMax {
 		return 0, false
 	}
-	return fault(binary.BigEndian.Uint16(b)), true
+	f := fault(binary.BigEndian.Uint16(b))
+	if b[2]&terminateFlags == 0 && b[2]&swappedFlags != 0 {
+		f = f&0x00ff | f>>4&0x0f00 | f<<4&0xf000
+	}
+	return f, true
 }
