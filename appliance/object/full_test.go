@@ -288,3 +288,17 @@ func TestFullMetadata(t *testing.T) {
 	s.sound()
 	closeEngine(t, s.e)
 }
+
+// TestFullOfYoungBodies deletes before any file of bodies is old enough to be rewritten: that must be thought of later,
+// though nothing is written any more.
+func TestFullOfYoungBodies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs thousands of objects")
+	}
+	s := newFullScene(t, 32<<20, 12<<20, 4<<20)
+	s.fill(4 << 10)
+	s.delete(2)
+	s.goesOn(4 << 10)
+	s.sound()
+	closeEngine(t, s.e)
+}

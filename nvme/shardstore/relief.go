@@ -84,7 +84,8 @@ func (s *Store) compactWhileShort() error {
 }
 
 // awaitRewrites waits until there is room by the rewriting of files of bodies, as long as that may take to begin and a
-// little longer. Pebble looks for such files only when it is made to.
+// little longer. A file that was too young when Pebble looked for such files is looked at again only after a flush, even if
+// that has nothing to write: once there was none to be rewritten, Pebble's scheduler is told that nothing waits.
 func (s *Store) awaitRewrites() error {
 	tick := time.NewTicker(rewriteAge / 10)
 	defer tick.Stop()
@@ -99,7 +100,9 @@ func (s *Store) awaitRewrites() error {
 		if s.relief.deleted.Load() {
 			return nil // the next can do more
 		}
-		s.compactions.grant()
+		if err := s.db.Flush(); err != nil {
+			return err
+		}
 		if s.room.ask(); !s.room.short() {
 			s.relief.noteDeleted()
 			return nil
