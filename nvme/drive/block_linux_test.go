@@ -15,6 +15,8 @@ import (
 
 	"github.com/millrace/millrace/nvme/blockdev"
 	"github.com/millrace/millrace/nvme/drive"
+
+	"golang.org/x/sys/unix"
 )
 
 const loopSizeBytes = 160 << 20
@@ -359,6 +361,17 @@ func TestBlockAbandon(t *testing.T) {
 	}
 	write("note", true)
 	write("later", false)
+	f, err := os.Open(d.MetaDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ioctlShutdown, noSuchFlag = 0x8004587d, 99
+	err = unix.IoctlSetPointerInt(int(f.Fd()), ioctlShutdown, noSuchFlag)
+	if f.Close(); errors.Is(err, unix.ENOSYS) {
+		d.Abandon()
+		closeDrive(t, d)
+		t.Skip("the emulator does not know FS_IOC_SHUTDOWN")
+	}
 	d.Abandon()
 	closeDrive(t, d)
 	if state := command(t, "dumpe2fs", "-h", l.file+"?offset=1048576"); !strings.Contains(state, "needs_recovery") {
