@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -189,7 +190,7 @@ func (f *transferFlags) getToFile(
 		return err
 	}
 	bar := newProgress(env, f.quiet || f.json, from.key, info.SizeBytes)
-	result, err := c.Download(ctx, from.bucket, from.key, temp, client.DownloadOptions{Info: &info,
+	result, err := c.Download(ctx, from.bucket, from.key, &serialWriter{w: temp}, client.DownloadOptions{Info: &info,
 		PartBytes: int64(f.partSize), Parallel: f.parallel, Progress: bar.add})
 	bar.finish()
 	// CreateTemp gives 0600; a download is an ordinary file.
@@ -204,6 +205,20 @@ func (f *transferFlags) getToFile(
 		Verified: result.Verified, Transfer: result.Transfer}
 	r.timed(start)
 	return r.print(env, f.json, "got")
+}
+
+// serialWriter lets one goroutine write at a time. The kernel lets no more write to a file at once either, and has those that
+// wait burn their processors meanwhile (the lock of the inode spins).
+type serialWriter struct {
+	mu sync.Mutex
+	w  io.WriterAt
+}
+
+// WriteAt implements io.WriterAt.
+func (s *serialWriter) WriteAt(b []byte, off int64) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.WriteAt(b, off)
 }
 
 func putCommand() command {
