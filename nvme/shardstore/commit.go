@@ -241,6 +241,12 @@ func (m *metaRoom) tight() bool {
 	return free >= 0 && free < tightReserves*m.reserveBytes
 }
 
+// scarce says whether half of the reserve is used.
+func (m *metaRoom) scarce() bool {
+	free := m.freeBytes.Load()
+	return free >= 0 && free < m.reserveBytes/2
+}
+
 func (m *metaRoom) short() bool {
 	free := m.freeBytes.Load()
 	return free >= 0 && free < m.reserveBytes

@@ -115,7 +115,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
 	po := s.pebbleOptions(o)
 	po.ErrorIfExists, po.ErrorIfNotExists = create, !create
-	s.compactions = newScheduler(s.guard)
+	s.compactions = newScheduler(s.guard, &s.room)
 	po.Experimental.CompactionScheduler = s.compactions
 	db, err := apart(s.guard, func() (*pebble.DB, error) {
 		s.room.open()

@@ -2,6 +2,7 @@ package shardstore
 
 import (
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -13,6 +14,7 @@ import (
 // none once the drive is dead, because there it would fail again and again.
 type scheduler struct {
 	guard *guardfs.FS
+	room  *metaRoom
 
 	mu       sync.Mutex
 	idle     sync.Cond // granting ended
@@ -21,12 +23,18 @@ type scheduler struct {
 	closed   bool
 	granting bool
 	running  int
+	began    time.Time // the last compaction
+	pausing  bool      // grant will be called when it may be the next one's turn
 }
+
+// scarcePause is the time between compactions where half of the reserve is used. What a compaction has replaced keeps its
+// space as long as somebody reads it: one after the other could use up all there is under a long listing.
+const scarcePause = time.Second
 
 var _ pebble.CompactionScheduler = (*scheduler)(nil)
 
-func newScheduler(guard *guardfs.FS) *scheduler {
-	s := &scheduler{guard: guard}
+func newScheduler(guard *guardfs.FS, room *metaRoom) *scheduler {
+	s := &scheduler{guard: guard, room: room}
 	s.idle.L = &s.mu
 	return s
 }
@@ -65,6 +73,7 @@ func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 		return false, nil
 	}
 	s.running++
+	s.began = time.Now()
 	return true, s
 }
 
@@ -73,7 +82,24 @@ func (s *scheduler) free() int {
 	if !s.opened || s.closed || s.guard.Err() != nil {
 		return 0
 	}
-	return s.db.GetAllowedWithoutPermission() - s.running
+	n := s.db.GetAllowedWithoutPermission() - s.running
+	if s.room.ask(); n <= 0 || !s.room.scarce() {
+		return n
+	}
+	wait := scarcePause - time.Since(s.began)
+	if s.running == 0 && wait <= 0 {
+		return 1
+	}
+	if !s.pausing {
+		s.pausing = true
+		time.AfterFunc(max(wait, scarcePause/10), func() {
+			s.mu.Lock()
+			s.pausing = false
+			s.mu.Unlock()
+			s.grant()
+		})
+	}
+	return 0
 }
 
 // UpdateGetAllowedWithoutPermission implements pebble.CompactionScheduler. Pebble has its lock and
@@ -112,13 +138,16 @@ func (s *scheduler) grant() {
 
 // grantOne gives up the lock while it calls Pebble, whose lock comes first.
 func (s *scheduler) grantOne() bool {
+	before := s.began
 	s.running++
+	s.began = time.Now()
 	s.mu.Unlock()
 	waiting, _ := s.db.GetWaitingCompaction()
 	started := waiting && s.db.Schedule(s)
 	s.mu.Lock()
 	if !started {
 		s.running--
+		s.began = before
 	}
 	return started
 }
