@@ -73,6 +73,9 @@ func (j *jbof) boot(without ...int) {
 func (j *jbof) serveEmpty() (s *server, endpoint string) {
 	j.t.Helper()
 	s = serve(j.t, j.vm, j.args()...)
+	if log := s.log.String(); !strings.Contains(log, "no RDMA hardware, soft RDMA only: libibverbs") { // these guests have no library
+		j.t.Errorf("the server doesn't say that libibverbs is missing:\n%s", log)
+	}
 	endpoint = j.vm.Forwarded(s3Port)
 	if err := connect(j.t, endpoint).CreateBucket(j.t.Context(), bucket); err != nil {
 		j.t.Fatal(err)
