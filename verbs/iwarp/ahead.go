@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/iwarp/crc32c"
 )
 
 // A long WRITE comes as FPDUs of one size, whose payloads lie one behind the other in memory. So with the rest of one
@@ -148,7 +149,7 @@ func (c *conn) foreseen() fault {
 		return f
 	}
 	if c.crc {
-		x.crc = crcUpdate(x.crc, mem)
+		x.crc = crc32c.Update(x.crc, mem)
 	}
 	x.to += uint64(g.got)
 	x.want -= g.got

@@ -1,9 +1,6 @@
 package iwarp
 
-import (
-	"encoding/binary"
-	"hash/crc32"
-)
+import "encoding/binary"
 
 // An FPDU (RFC 5044 §4) is a length of 16 bits, a DDP segment of that length, padding to four bytes, and a
 // CRC32C over all of it in little-endian order. A DDP segment (RFC 5041 §4) is tagged, for a place in
@@ -154,7 +151,3 @@ func parseReadRequest(b []byte) readRequest {
 
 // immediateBytes is the payload of an immediate data message (RFC 7306 §6): the value in the last four.
 const immediateBytes = 8
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func crcUpdate(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }

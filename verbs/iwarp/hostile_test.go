@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/iwarp/crc32c"
 )
 
 // victim is a device with a window of which a peer knows the token, and bytes around it.
@@ -334,7 +335,7 @@ func TestWrongCRC(t *testing.T) {
 		}
 	}
 	// The check value of CRC32C, in the order of the wire (RFC 3720, B.4).
-	if sum := crcUpdate(0, make([]byte, 32)); binary.LittleEndian.AppendUint32(nil, sum)[0] != 0xaa || sum != 0x8a9136aa {
+	if sum := crc32c.Update(0, make([]byte, 32)); binary.LittleEndian.AppendUint32(nil, sum)[0] != 0xaa || sum != 0x8a9136aa {
 		t.Errorf("CRC32C of 32 zeros = %#x; want 0x8a9136aa", sum)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/iwarp/crc32c"
 )
 
 // stagingBytes is the size of the receive buffer: headers, small messages, and the few bytes of payload
@@ -253,7 +254,7 @@ func (x *receiver) readOnce(fd uintptr, c *conn) (int, unix.Errno, fault) {
 	if x.bound != nil {
 		x.to += uint64(placed)
 		if c.crc {
-			x.crc = crcUpdate(x.crc, mem[:placed])
+			x.crc = crc32c.Update(x.crc, mem[:placed])
 		}
 		return n, 0, noFault
 	}
@@ -261,7 +262,7 @@ func (x *receiver) readOnce(fd uintptr, c *conn) (int, unix.Errno, fault) {
 		p := x.rest.take(placed)
 		placed -= len(p)
 		if c.crc {
-			x.crc = crcUpdate(x.crc, p)
+			x.crc = crc32c.Update(x.crc, p)
 		}
 	}
 	return n, 0, noFault
@@ -282,7 +283,7 @@ func (c *conn) place(h *header) (fault, error) {
 	n := h.payload()
 	x.fault, x.want = noFault, n
 	if c.crc {
-		x.crc = crcUpdate(0, x.buf[x.r:x.r+h.hdrBytes])
+		x.crc = crc32c.Update(0, x.buf[x.r:x.r+h.hdrBytes])
 	}
 	x.r += h.hdrBytes
 	if len(x.ahead.guesses) > 0 {
@@ -323,7 +324,7 @@ func (c *conn) checkTrailer(n int) fault {
 	x := &c.rx
 	t := x.buf[x.r : x.r+n]
 	x.r += n
-	if c.crc && crcUpdate(x.crc, t[:n-crcBytes]) != binary.LittleEndian.Uint32(t[n-crcBytes:]) {
+	if c.crc && crc32c.Update(x.crc, t[:n-crcBytes]) != binary.LittleEndian.Uint32(t[n-crcBytes:]) {
 		return faultCRC
 	}
 	return noFault
@@ -349,7 +350,7 @@ func (c *conn) copyOut(b []byte) fault {
 	}
 	x.want -= len(b)
 	if c.crc {
-		x.crc = crcUpdate(x.crc, b)
+		x.crc = crc32c.Update(x.crc, b)
 	}
 	c.dev.meter.Copied.Add(uint64(len(b)))
 	return noFault
@@ -364,7 +365,7 @@ func (c *conn) whole(h *header) ([]byte, fault, error) {
 		return nil, noFault, err
 	}
 	b := x.buf[x.r : x.r+size]
-	if c.crc && crcUpdate(0, b[:size-crcBytes]) != binary.LittleEndian.Uint32(b[size-crcBytes:]) {
+	if c.crc && crc32c.Update(0, b[:size-crcBytes]) != binary.LittleEndian.Uint32(b[size-crcBytes:]) {
 		return nil, faultCRC, nil
 	}
 	x.r += size

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/verbs"
+	"github.com/millrace/millrace/verbs/iwarp/crc32c"
 )
 
 // Bounds of one writev: a MiB goes in one, with what is left of it after whole FPDUs, and the fence.
@@ -257,7 +258,7 @@ func (c *conn) seal(start, ulpdu int, crc uint32) {
 		t.glue = append(t.glue, 0)
 	}
 	if c.crc {
-		crc = crcUpdate(crc, t.glue[start:])
+		crc = crc32c.Update(crc, t.glue[start:])
 	}
 	t.glue = binary.LittleEndian.AppendUint32(t.glue, crc)
 	t.vectors = appendVector(t.vectors, t.glue[start:])
@@ -291,12 +292,12 @@ func (c *conn) segment() bool {
 	t.vectors = appendVector(t.vectors, t.glue[start:])
 	crc := uint32(0)
 	if c.crc {
-		crc = crcUpdate(0, t.glue[start:])
+		crc = crc32c.Update(0, t.glue[start:])
 	}
 	for _, p := range pieces {
 		t.vectors = appendVector(t.vectors, p)
 		if c.crc {
-			crc = crcUpdate(crc, p)
+			crc = crc32c.Update(crc, p)
 		}
 	}
 	c.seal(len(t.glue), ulpdu, crc)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/verbs"
 	"github.com/millrace/millrace/verbs/admission"
+	"github.com/millrace/millrace/verbs/iwarp/crc32c"
 )
 
 // link is what two sides agreed on when they made a connection.
@@ -110,7 +111,7 @@ func sealed(b []byte, crc bool) []byte {
 	if !crc {
 		return append(b, 0, 0, 0, 0)
 	}
-	sum := crcUpdate(0, b)
+	sum := crc32c.Update(0, b)
 	return append(b, byte(sum), byte(sum>>8), byte(sum>>16), byte(sum>>24))
 }
 
