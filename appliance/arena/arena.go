@@ -49,9 +49,6 @@ type Config struct {
 	WaitLimit time.Duration
 	// MaxWaiters is how many requests may wait at once; 0 means 4096.
 	MaxWaiters int
-	// HugePages asks the kernel to back the arena with huge pages. Fewer faults and TLB misses, at the
-	// price of resident memory in steps of 2 MiB.
-	HugePages bool
 	// Strict makes a second Release of the same Buffers panic instead of doing nothing. For tests.
 	Strict bool
 }
@@ -97,7 +94,7 @@ func New(cfg Config) (*Arena, error) {
 	if cfg.MaxWaiters <= 0 {
 		cfg.MaxWaiters = defaultMaxWaiters
 	}
-	mapped, mem, err := mapMemory(int(chunks)*MaxBytes, cfg.HugePages)
+	mapped, mem, err := mapMemory(int(chunks) * MaxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("map arena of %d bytes: %w", cfg.SizeBytes, err)
 	}
@@ -106,8 +103,9 @@ func New(cfg Config) (*Arena, error) {
 
 const hugePageBytes = 2 << 20
 
-// mapMemory maps n bytes at an address that is a multiple of a huge page.
-func mapMemory(n int, huge bool) (mapped, mem []byte, err error) {
+// mapMemory maps n bytes at an address that is a multiple of a huge page, and asks for huge pages: a MiB is then one piece
+// for a drive and for the MMU, and not 256. The price is that memory becomes resident in steps of 2 MiB.
+func mapMemory(n int) (mapped, mem []byte, err error) {
 	mapped, err = unix.Mmap(-1, 0, n+hugePageBytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
@@ -115,11 +113,7 @@ func mapMemory(n int, huge bool) (mapped, mem []byte, err error) {
 	}
 	skip := int(-addressOf(mapped) & (hugePageBytes - 1))
 	mem = mapped[skip : skip+n : skip+n]
-	advice := unix.MADV_NOHUGEPAGE
-	if huge {
-		advice = unix.MADV_HUGEPAGE
-	}
-	_ = unix.Madvise(mem, advice) // a kernel without huge pages refuses; nothing depends on it
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // a kernel without huge pages refuses; nothing depends on it
 	return mapped, mem, nil
 }
 
