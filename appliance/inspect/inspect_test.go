@@ -17,6 +17,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/minio/crc64nvme"
 
 	"github.com/millrace/millrace/appliance/arena"
 	"github.com/millrace/millrace/appliance/erasure"
@@ -307,6 +308,12 @@ func driveCases() []faultCase {
 	}
 }
 
+// writeZeroes fills a shard of 4096 bytes.
+func writeZeroes(w *shardstore.ShardWriter) error {
+	b := blockdev.AlignedBuffer(4096)
+	return w.WriteAt([][]byte{b}, 0, []uint64{crc64nvme.Checksum(b)})
+}
+
 // recordCases damage records and shards.
 func recordCases() []faultCase {
 	return []faultCase{
@@ -323,7 +330,7 @@ func recordCases() []faultCase {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := w.WriteAt([][]byte{blockdev.AlignedBuffer(4096)}, 0); err != nil {
+				if err := writeZeroes(w); err != nil {
 					t.Fatal(err)
 				}
 				b.PutShard(w)
@@ -336,7 +343,7 @@ func recordCases() []faultCase {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := w.WriteAt([][]byte{blockdev.AlignedBuffer(4096)}, 0); err != nil {
+				if err := writeZeroes(w); err != nil {
 					t.Fatal(err)
 				}
 				b.PutShard(w)

@@ -41,9 +41,9 @@ func (m *mortal) ReadShard(off int64, bufs [][]byte) error {
 	return m.fakeShard.ReadShard(off, bufs)
 }
 
-func (m *mortal) WriteAt(bufs [][]byte, off int64) error {
+func (m *mortal) WriteAt(bufs [][]byte, off int64, crcs []uint64) error {
 	if off < m.hangFrom {
-		return m.fakeShard.WriteAt(bufs, off)
+		return m.fakeShard.WriteAt(bufs, off, crcs)
 	}
 	var sum byte
 	m.hang()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,7 +49,7 @@ func newFakeShard(g erasure.Geometry) *fakeShard {
 	}
 }
 
-func (s *fakeShard) WriteAt(bufs [][]byte, off int64) error {
+func (s *fakeShard) WriteAt(bufs [][]byte, off int64, crcs []uint64) error {
 	n := int64(0)
 	for _, b := range bufs {
 		n += int64(len(b))
@@ -72,13 +73,12 @@ func (s *fakeShard) WriteAt(bufs [][]byte, off int64) error {
 		copy(s.data[at:], bufs[0])
 		at += int64(len(bufs[0]))
 	}
-	for at := off; at < end; at += erasure.BlockBytes {
-		s.crcs[at/erasure.BlockBytes] = crc64nvme.Checksum(s.data[at:min(end, at+erasure.BlockBytes)])
+	if want := blockCRCs(s.data[off:end]); !slices.Equal(crcs, want) {
+		panic(fmt.Sprintf("WriteAt %d+%d with checksums %x; want %x", off, n, crcs, want))
 	}
+	copy(s.crcs[off/erasure.BlockBytes:], crcs)
 	return nil
 }
-
-func (s *fakeShard) BlockCRCs() []uint64 { return s.crcs }
 
 func (s *fakeShard) ReadShard(off int64, bufs [][]byte) error {
 	n := int64(0)

@@ -1,22 +1,13 @@
 package segment
 
 import (
-	"fmt"
-
 	"github.com/millrace/millrace/appliance/erasure"
 	"github.com/millrace/millrace/s3/checksum"
 )
 
 // foldCRCs makes the CRC of the logical bytes from those of the data shards' blocks, in logical order.
-func (w *writer) foldCRCs() (uint64, error) {
-	blocks := make([][]uint64, w.geo.Scheme.Data)
-	for j := range blocks {
-		b, err := w.blockCRCs(j)
-		if err != nil {
-			return 0, err
-		}
-		blocks[j] = b
-	}
+func (w *writer) foldCRCs() uint64 {
+	blocks := w.crcs[:w.geo.Scheme.Data]
 	var crc uint64 // of no bytes
 	left := w.geo.SizeBytes
 	for s := range w.geo.Stripes() {
@@ -34,7 +25,7 @@ func (w *writer) foldCRCs() (uint64, error) {
 			}
 		}
 	}
-	return crc, nil
+	return crc
 }
 
 func (o *IO) combine(a, b uint64, lenB int64) uint64 {
@@ -42,20 +33,4 @@ func (o *IO) combine(a, b uint64, lenB int64) uint64 {
 		return o.blockShift.Combine(a, b)
 	}
 	return checksum.CombineCRC64NVME(a, b, lenB)
-}
-
-// blockCRCs are those of data shard j: its writer's, and from where it failed our own.
-func (w *writer) blockCRCs(j int) ([]uint64, error) {
-	want := w.geo.Blocks()
-	if own := w.own[j]; own.used {
-		if own.from == 0 {
-			return own.crcs, nil
-		}
-		return append(w.shards[j].BlockCRCs()[:own.from:own.from], own.crcs...), nil
-	}
-	crcs := w.shards[j].BlockCRCs()
-	if len(crcs) != want {
-		return nil, fmt.Errorf("shard %d: %d block checksums; want %d", j, len(crcs), want)
-	}
-	return crcs, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/minio/crc64nvme"
+
 	"github.com/millrace/millrace/appliance/arena"
 	"github.com/millrace/millrace/appliance/erasure"
 )
@@ -155,17 +157,27 @@ func (b *rebuilder) write(shards [][]byte, off int64, n int) error {
 	}
 	errs := make([]error, len(shards))
 	to := make([]ShardWriter, len(shards))
+	crcs := make([][]uint64, len(shards))
 	for i, j := range b.missing {
-		to[j] = b.to[i]
+		to[j], crcs[j] = b.to[i], blockCRCs(shards[j])
 	}
 	b.io.waiters.together(b.missing, &b.hold, func(j int) any { return to[j] },
-		func(j int) error { return to[j].WriteAt([][]byte{shards[j]}, off) }, errs)
+		func(j int) error { return to[j].WriteAt([][]byte{shards[j]}, off, crcs[j]) }, errs)
 	for _, j := range b.missing {
 		if errs[j] != nil {
 			return &ShardError{Shard: j, Err: errs[j]}
 		}
 	}
 	return nil
+}
+
+// blockCRCs are the CRC64NVME of the blocks of p.
+func blockCRCs(p []byte) []uint64 {
+	crcs := make([]uint64, 0, len(p)/erasure.BlockBytes+1)
+	for at := 0; at < len(p); at += erasure.BlockBytes {
+		crcs = append(crcs, crc64nvme.Checksum(p[at:min(at+erasure.BlockBytes, len(p))]))
+	}
+	return crcs
 }
 
 // firstLeft names the shard whose call was left behind.

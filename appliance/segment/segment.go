@@ -26,11 +26,9 @@ import (
 // ShardWriter takes the bytes of one shard.
 type ShardWriter interface {
 	// WriteAt writes bufs, in order, at off of the shard: whole checksum blocks, or up to the shard's end.
-	// Calls for one shard are made one after the other, with rising offsets, and never again after an error.
-	WriteAt(bufs [][]byte, off int64) error
-	// BlockCRCs returns the CRC64NVME of each checksum block of the shard. Those of blocks whose WriteAt
-	// returned nil are valid.
-	BlockCRCs() []uint64
+	// crcs has the CRC64NVME of each of these blocks. Calls for one shard are made one after the other, with
+	// rising offsets, and never again after an error.
+	WriteAt(bufs [][]byte, off int64, crcs []uint64) error
 }
 
 // ShardReader gives the bytes of one shard.

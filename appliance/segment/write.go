@@ -48,17 +48,18 @@ func (o *IO) Write(ctx context.Context, g erasure.Geometry, shards []ShardWriter
 	}
 	w := &writer{io: o, geo: g, coder: coder, shards: shards, body: body, digest: digest}
 	w.failed = make([]error, len(shards))
-	w.own = make([]ownCRCs, g.Scheme.Data)
+	w.crcs = make([][]uint64, len(shards))
+	room := make([]uint64, len(shards)*g.Blocks())
 	for j := range shards {
+		w.crcs[j], room = room[:0:g.Blocks()], room[g.Blocks():]
 		if shards[j] == nil {
-			w.fail(j, ErrNoShard, 0)
+			w.failed[j] = ErrNoShard
 		}
 	}
 	if err := w.run(ctx); err != nil {
 		return WriteResult{Failed: w.failed}, err
 	}
-	crc, err := w.foldCRCs()
-	return WriteResult{CRC64NVME: crc, Failed: w.failed}, err
+	return WriteResult{CRC64NVME: w.foldCRCs(), Failed: w.failed}, nil
 }
 
 // writer is one Write. Its stage 1 (fill) uses only left, body and digest of it, stage 2 (store) the rest.
@@ -72,15 +73,8 @@ type writer struct {
 	left   int64 // bytes of the body still to be read
 
 	failed  []error
-	own     []ownCRCs
-	tailCRC uint64 // of the bytes before the padding in the last block that has any
-}
-
-// ownCRCs are the block CRCs of a data shard that failed, from the block on where it did.
-type ownCRCs struct {
-	used bool
-	from int
-	crcs []uint64
+	crcs    [][]uint64 // CRC64NVME of each shard's blocks, as far as they are coded
+	tailCRC uint64     // of the bytes before the padding in the last block that has any
 }
 
 // writeWindow is the memory of some whole stripes.
@@ -91,6 +85,7 @@ type writeWindow struct {
 	first   int        // its first stripe
 	units   [][][]byte // of each shard, its units
 	runs    [][]byte   // the data units in logical order, adjacent ones as one
+	crcs    [][]uint64 // of each shard's blocks
 	errs    []error    // of each shard's call
 }
 
@@ -196,7 +191,7 @@ func (w *writer) slabs(perWindow int) []int {
 
 func (w *writer) newWindow(bufs *arena.Buffers) *writeWindow {
 	win := &writeWindow{hold: &hold{bufs: []*arena.Buffers{bufs}}, units: make([][][]byte, len(w.shards)),
-		errs: make([]error, len(w.shards))}
+		crcs: make([][]uint64, len(w.shards)), errs: make([]error, len(w.shards))}
 	win.hold.refs.Store(1)
 	win.carver.add(bufs)
 	return win
@@ -297,25 +292,15 @@ func readBody(body io.Reader, p []byte, digest func([]byte)) error {
 
 // store codes the window and writes it to every shard that has not failed.
 func (w *writer) store(win *writeWindow) error {
-	if w.geo.Scheme.Parity > 0 && !w.mirrored() {
-		stripe := make([][]byte, len(w.shards))
-		for s := range win.units[0] {
-			for j := range stripe {
-				stripe[j] = win.units[j][s]
-			}
-			if err := w.coder.Encode(stripe); err != nil {
-				return err
-			}
-		}
+	if err := w.code(win); err != nil {
+		return err
 	}
-	off := int64(win.first) * erasure.UnitBytes
-	w.writeShards(win, off)
+	w.writeShards(win)
 	for j, err := range win.errs {
 		if err != nil {
-			w.fail(j, err, int(off/erasure.BlockBytes))
+			w.failed[j] = err
 		}
 	}
-	w.checksumHere(win)
 	live := len(w.shards) - WriteResult{Failed: w.failed}.FailedShards()
 	if live < w.geo.Scheme.Data {
 		return tooFew(w.failed)
@@ -323,39 +308,23 @@ func (w *writer) store(win *writeWindow) error {
 	return nil
 }
 
-// writeShards makes one call a shard, all at once.
-func (w *writer) writeShards(win *writeWindow, off int64) {
-	clear(win.errs)
-	live := make([]int, 0, len(w.shards))
-	for j := range w.shards {
-		if w.failed[j] == nil {
-			live = append(live, j)
-		}
-	}
-	win.tainted = w.io.waiters.together(live, win.hold, func(j int) any { return w.shards[j] },
-		func(j int) error { return w.shards[j].WriteAt(win.units[j], off) }, win.errs)
-}
-
-// fail leaves a shard out. From block on its CRCs are computed here.
-func (w *writer) fail(j int, err error, block int) {
-	w.failed[j] = err
-	if j < len(w.own) {
-		w.own[j] = ownCRCs{used: true, from: block}
-	}
-}
-
-// checksumHere computes the CRCs that no shard has: of the shards that failed, and of the end of the data.
-func (w *writer) checksumHere(win *writeWindow) {
-	for j := range w.own {
-		if !w.own[j].used {
-			continue
-		}
-		for _, unit := range win.units[j] {
-			for len(unit) > 0 {
-				n := min(len(unit), erasure.BlockBytes)
-				w.own[j].crcs = append(w.own[j].crcs, crc64nvme.Checksum(unit[:n]))
-				unit = unit[n:]
+// code computes the window's parity and the CRC of each block: one block of all shards after the other, so that the bytes
+// are fetched from memory once.
+func (w *writer) code(win *writeWindow) error {
+	blocks := make([][]byte, len(w.shards))
+	for s := range win.units[0] {
+		unit := len(win.units[0][s])
+		for at := 0; at < unit; at += erasure.BlockBytes {
+			end := min(at+erasure.BlockBytes, unit)
+			for j := range blocks {
+				blocks[j] = win.units[j][s][at:end]
 			}
+			if !w.mirrored() {
+				if err := w.coder.Encode(blocks); err != nil {
+					return err
+				}
+			}
+			w.checksum(blocks)
 		}
 	}
 	var room [1]erasure.Piece
@@ -365,4 +334,33 @@ func (w *writer) checksumHere(win *writeWindow) {
 		start := int(tail.Offset % erasure.UnitBytes)
 		w.tailCRC = crc64nvme.Checksum(win.units[tail.Shard][stripe][start : start+tail.Head+1])
 	}
+	return nil
+}
+
+// checksum takes note of the next block of each shard.
+func (w *writer) checksum(blocks [][]byte) {
+	for j := range blocks {
+		if j > 0 && w.mirrored() { // the same bytes
+			w.crcs[j] = append(w.crcs[j], w.crcs[0][len(w.crcs[j])])
+			continue
+		}
+		w.crcs[j] = append(w.crcs[j], crc64nvme.Checksum(blocks[j]))
+	}
+}
+
+// writeShards makes one call a shard, all at once.
+func (w *writer) writeShards(win *writeWindow) {
+	clear(win.errs)
+	live := make([]int, 0, len(w.shards))
+	for j := range w.shards {
+		if w.failed[j] == nil {
+			live = append(live, j)
+		}
+	}
+	off := int64(win.first) * erasure.UnitBytes
+	for j := range win.crcs {
+		win.crcs[j] = w.crcs[j][off/erasure.BlockBytes:]
+	}
+	win.tainted = w.io.waiters.together(live, win.hold, func(j int) any { return w.shards[j] },
+		func(j int) error { return w.shards[j].WriteAt(win.units[j], off, win.crcs[j]) }, win.errs)
 }

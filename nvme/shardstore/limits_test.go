@@ -125,14 +125,19 @@ func TestMisuse(t *testing.T) {
 		{AllocUnitBytes, BlockBytes}, {0, AllocUnitBytes}, {0, 3 * BlockBytes}, {-BlockBytes, BlockBytes},
 		{2 * BlockBytes, 2 * AllocUnitBytes}, {4 * BlockBytes, BlockBytes},
 	} {
-		if err := w.WriteAt([][]byte{buf[:test.n]}, int64(test.off)); !errors.Is(err, ErrInvalid) {
+		if err := writeAt(w, [][]byte{buf[:test.n]}, int64(test.off)); !errors.Is(err, ErrInvalid) {
 			t.Errorf("WriteAt of %d at %d = %v; want ErrInvalid", test.n, test.off, err)
 		}
 	}
-	if err := w.WriteAt([][]byte{buf[:2*BlockBytes]}, 0); err != nil {
+	for _, n := range []int{0, 1, 3} {
+		if err := w.WriteAt([][]byte{buf[:2*BlockBytes]}, 0, make([]uint64, n)); !errors.Is(err, ErrInvalid) {
+			t.Errorf("WriteAt of two blocks with %d checksums = %v; want ErrInvalid", n, err)
+		}
+	}
+	if err := writeAt(w, [][]byte{buf[:2*BlockBytes]}, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.WriteAt([][]byte{buf[:BlockBytes]}, BlockBytes); !errors.Is(err, ErrInvalid) {
+	if err := writeAt(w, [][]byte{buf[:BlockBytes]}, BlockBytes); !errors.Is(err, ErrInvalid) {
 		t.Errorf("second WriteAt of a block = %v; want ErrInvalid", err)
 	}
 	commit := func(st *Store) error {
@@ -143,7 +148,7 @@ func TestMisuse(t *testing.T) {
 	if err := commit(s); !errors.Is(err, ErrInvalid) {
 		t.Errorf("Commit of a shard with a block missing = %v; want ErrInvalid", err)
 	}
-	if err := w.WriteAt([][]byte{buf[:AllocUnitBytes]}, 2*BlockBytes); err != nil {
+	if err := writeAt(w, [][]byte{buf[:AllocUnitBytes]}, 2*BlockBytes); err != nil {
 		t.Fatal(err)
 	}
 	if err := commit(other); !errors.Is(err, ErrInvalid) {
@@ -262,6 +267,33 @@ func TestChecksums(t *testing.T) {
 	}
 	if s.Err() != nil {
 		t.Errorf("a bad block killed the drive")
+	}
+}
+
+// TestBytesThatChangeBeforeTheyAreWritten: what the checksum was not taken of is never returned.
+func TestBytesThatChangeBeforeTheyAreWritten(t *testing.T) {
+	s := newTestDrive(t, 64<<20).open(t)
+	id := ShardID{SegmentID{1}, 0}
+	w, err := s.NewShard(context.Background(), id, 2*BlockBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := shardBytes(2*BlockBytes, 1)
+	var crcs []uint64
+	eachBlock([][]byte{data}, func(_ int, crc uint64) { crcs = append(crcs, crc) })
+	data[BlockBytes+7] ^= 1
+	if err := w.WriteAt([][]byte{data}, 0, crcs); err != nil {
+		t.Fatal(err)
+	}
+	b := s.NewBatch()
+	b.PutShard(w)
+	if err := s.Commit(context.Background(), b, true); err != nil {
+		t.Fatal(err)
+	}
+	_, err = readShard(s, id, 0, 2*BlockBytes)
+	var bad *ChecksumError
+	if !errors.As(err, &bad) || !slices.Equal(bad.Blocks, []int{1}) {
+		t.Errorf("ReadShard of bytes that changed = %v; want block 1", err)
 	}
 }
 

@@ -135,7 +135,7 @@ func writeInPieces(w *ShardWriter, data []byte, rng *rand.Rand) error {
 		off := i * 2 * BlockBytes
 		piece := data[off:min(off+2*BlockBytes, len(data))]
 		cut := rng.IntN(len(piece)/AllocUnitBytes+1) * AllocUnitBytes
-		if err := w.WriteAt([][]byte{piece[:cut], piece[cut:]}, int64(off)); err != nil {
+		if err := writeAt(w, [][]byte{piece[:cut], piece[cut:]}, int64(off)); err != nil {
 			return err
 		}
 	}

@@ -64,13 +64,20 @@ func putShard(t testing.TB, s *Store, id ShardID, data []byte) {
 	}
 }
 
+// writeAt is WriteAt with the checksums that the bytes have.
+func writeAt(w *ShardWriter, bufs [][]byte, off int64) error {
+	var crcs []uint64
+	eachBlock(bufs, func(_ int, crc uint64) { crcs = append(crcs, crc) })
+	return w.WriteAt(bufs, off, crcs)
+}
+
 func tryPut(s *Store, id ShardID, data []byte, sync bool) error {
 	w, err := s.NewShard(context.Background(), id, int64(len(data)))
 	if err != nil {
 		return err
 	}
 	defer w.Abort()
-	if err := w.WriteAt([][]byte{data}, 0); err != nil {
+	if err := writeAt(w, [][]byte{data}, 0); err != nil {
 		return err
 	}
 	b := s.NewBatch()

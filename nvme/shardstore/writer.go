@@ -89,11 +89,12 @@ func (w *ShardWriter) SizeBytes() int64 { return w.rec.sizeBytes }
 // Dead is Dead of the shard's store.
 func (w *ShardWriter) Dead() <-chan struct{} { return w.s.Dead() }
 
-// WriteAt writes bufs, in order, at off of the shard, and takes the checksum of every block. off
-// is a multiple of BlockBytes; the length is one too, or reaches the shard's end. The buffers are
-// aligned as blockdev.Device asks, but may be cut anywhere it allows. A device that fails the write
-// is dead. The bytes are not durable before a commit.
-func (w *ShardWriter) WriteAt(bufs [][]byte, off int64) error {
+// WriteAt writes bufs, in order, at off of the shard. off is a multiple of BlockBytes; the length is one
+// too, or reaches the shard's end. crcs has the CRC64NVME of every block, taken when its bytes came to be:
+// reads hold what the drive gives against it, so a block that does not match is as good as damaged. The
+// buffers are aligned as blockdev.Device asks, but may be cut anywhere it allows. A device that fails the
+// write is dead. The bytes are not durable before a commit.
+func (w *ShardWriter) WriteAt(bufs [][]byte, off int64, crcs []uint64) error {
 	n := totalBytes(bufs)
 	if err := checkBlocks(off, n, w.rec.sizeBytes); err != nil {
 		return err
@@ -107,10 +108,13 @@ func (w *ShardWriter) WriteAt(bufs [][]byte, off int64) error {
 	}
 	defer s.leave()
 	first, count := int(off/BlockBytes), blockCount(n)
+	if len(crcs) != count {
+		return fmt.Errorf("%w: %d checksums of %d blocks", ErrInvalid, len(crcs), count)
+	}
 	if err := w.claim(first, count); err != nil {
 		return err
 	}
-	eachBlock(bufs, func(i int, crc uint64) { w.rec.crcs[first+i] = crc })
+	copy(w.rec.crcs[first:], crcs)
 	op := s.ops.Start()
 	err := transfer(w.rec.extents, bufs, off, n, s.data.WriteAt)
 	s.ops.End(op)
@@ -144,10 +148,6 @@ func (w *ShardWriter) claim(first, count int) error {
 	}
 	return nil
 }
-
-// BlockCRCs gives the CRC64NVME of every block, once all of them are written. The caller must not
-// change it.
-func (w *ShardWriter) BlockCRCs() []uint64 { return w.rec.crcs }
 
 // Abort gives the space back. It does nothing after a commit, or when called again. No WriteAt
 // may be running.
