@@ -8,15 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/millrace/millrace/appliance/cmd/millrace/sweep"
 	"github.com/millrace/millrace/appliance/config"
-	"github.com/millrace/millrace/appliance/erasure"
-	"github.com/millrace/millrace/s3/checksum"
 	"github.com/millrace/millrace/s3/client"
 )
 
@@ -224,45 +220,4 @@ func startProcesses(ctx context.Context, o options, b *backing, w way, n int) ([
 		out = append(out, p)
 	}
 	return out, nil
-}
-
-// cpuSeconds is the user and system time of this process.
-func cpuSeconds() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
-}
-
-// printFloors measures what a server can't do without: the block checksum on GET, that and the parity on PUT.
-func printFloors(o options, w io.Writer) error {
-	var coders erasure.Coders
-	coder, err := coders.Coder(o.scheme)
-	if err != nil {
-		return err
-	}
-	const unit, passes = 256 * kib, 4096
-	shards := make([][]byte, o.scheme.Shards())
-	for i := range shards {
-		shards[i] = make([]byte, unit)
-	}
-	perGiB := func(bytes int, do func() error) float64 {
-		before := cpuSeconds()
-		for range passes {
-			if err = do(); err != nil {
-				return 0
-			}
-		}
-		return (cpuSeconds() - before) * gib / float64(bytes) / passes
-	}
-	crc := perGiB(unit, func() error {
-		h := checksum.New(checksum.CRC64NVME)
-		_, err := h.Write(shards[0])
-		return err
-	})
-	parity := perGiB(unit*o.scheme.Data, func() error { return coder.Encode(shards) })
-	_, printed := fmt.Fprintf(w, "floors here, CPU s/GiB from the cache: CRC64NVME %s, parity of %v %s\n",
-		strconv.FormatFloat(crc, 'f', 3, 64), o.scheme, strconv.FormatFloat(parity, 'f', 3, 64))
-	return errors.Join(err, printed)
 }
