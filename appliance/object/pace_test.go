@@ -81,3 +81,30 @@ func TestJudgeRecord(t *testing.T) {
 		}
 	}
 }
+
+// TestPaceOfADrive: only what lasts makes a drive slow.
+func TestPaceOfADrive(t *testing.T) {
+	const usual = 2 * time.Millisecond
+	now := time.Unix(1e9, 0)
+	var p pace
+	// reads makes one a millisecond for as long as it says, and counts how often the drive became slow or ceased to be.
+	reads := func(d, last time.Duration) (changes int) {
+		for end := now.Add(last); now.Before(end); now = now.Add(time.Millisecond) {
+			if p.took(d, usual, now) {
+				changes++
+			}
+		}
+		return changes
+	}
+	for range 20 { // moments in which all reads wait
+		if n := reads(30*time.Millisecond, slowFor/2) + reads(usual, slowFor/5); n != 0 || p.isSlow() {
+			t.Fatalf("changes after moments of waiting = %d, slow %v; want 0, false", n, p.isSlow())
+		}
+	}
+	if n := reads(30*time.Millisecond, 2*slowFor); n != 1 || !p.isSlow() {
+		t.Errorf("changes of a drive that stays slow = %d, slow %v; want 1, true", n, p.isSlow())
+	}
+	if n := reads(usual, slowFor); n != 1 || p.isSlow() {
+		t.Errorf("changes of a drive that is fast again = %d, slow %v; want 1, false", n, p.isSlow())
+	}
+}

@@ -12,6 +12,9 @@ const (
 	slowFactor = 4
 	// slowLeast is the least usual duration that is slow.
 	slowLeast = time.Millisecond
+	// slowFor is how long that must have been so without a break. While cores or links are short, reads of any drive take
+	// several times the usual for moments, and reading other shards instead would be more work.
+	slowFor = time.Second
 	// slowProbe: of so many reads that a slow drive is spared, one asks it all the same, to see how it does.
 	slowProbe = 32
 	// stallLeast is how long a call to a drive runs until the drive counts as slow at once; it may hang.
@@ -24,14 +27,15 @@ const (
 // are updated without a lock; a lost update of the median does no harm.
 type pace struct {
 	nanos   atomic.Int64 // running median of the duration of a shard read
+	since   atomic.Int64 // when it came to be long, Unix time in ns; 0: it isn't
 	slow    atomic.Bool
 	stalled atomic.Bool // a call has been running for long
 	spared  atomic.Uint32
 	late    atomic.Uint64 // reads that were not waited for
 }
 
-// took takes a duration into the median. usual is the median of all drives.
-func (p *pace) took(d, usual time.Duration) (changed bool) {
+// took takes the duration of a read that ended now into the median. usual is the median of all drives.
+func (p *pace) took(d, usual time.Duration, now time.Time) (changed bool) {
 	median, limit := time.Duration(p.nanos.Load()), max(slowLeast, slowFactor*usual)
 	switch {
 	case median == 0:
@@ -44,10 +48,13 @@ func (p *pace) took(d, usual time.Duration) (changed bool) {
 	median = min(median, limit+limit/4) // so that it comes down again soon
 	p.nanos.Store(int64(median))
 	switch slow := p.slow.Load(); {
-	case !slow && median > limit:
+	case slow:
+		return median < limit/2 && p.slow.CompareAndSwap(true, false)
+	case median <= limit:
+		p.since.Store(0)
+	case p.since.CompareAndSwap(0, now.UnixNano()):
+	case now.UnixNano()-p.since.Load() >= int64(slowFor):
 		return p.slow.CompareAndSwap(false, true)
-	case slow && median < limit/2:
-		return p.slow.CompareAndSwap(true, false)
 	}
 	return false
 }
@@ -87,7 +94,7 @@ func (s *shard) Slow() bool { return s.e.paces[s.slot].spare() }
 
 // Took implements segment.Paced.
 func (s *shard) Took(d time.Duration) {
-	if p := &s.e.paces[s.slot]; p.took(d, s.e.io.MedianRead()) {
+	if p := &s.e.paces[s.slot]; p.took(d, s.e.io.MedianRead(), time.Now()) {
 		s.e.notePace(int(s.slot))
 	}
 }
