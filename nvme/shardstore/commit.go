@@ -178,12 +178,14 @@ type metaRoom struct {
 	reserveBytes int64
 	freeBytes    atomic.Int64 // -1: not known
 	writtenBytes atomic.Int64 // committed since it was last asked
+	movedBytes   atomic.Int64 // written by compactions since then
 	asked        atomic.Int64 // when, in the store's own time
 }
 
 // How often the file system is asked: often enough that the reserve is not passed by much.
 const (
 	roomEveryBytes = 1 << 20
+	moveEveryBytes = 256 << 10
 	roomEvery      = time.Second
 	tightReserves  = 4
 )
@@ -220,6 +222,20 @@ func (m *metaRoom) open() {
 		}
 	}
 	m.ask()
+}
+
+// forCompaction says whether a compaction may write n bytes more. The last quarter of the reserve is not for it: the log and
+// what is flushed from memory can't do without, and a drive where these find no space is dead.
+func (m *metaRoom) forCompaction(n int) bool {
+	if m.reserveBytes < 0 {
+		return true
+	}
+	if m.movedBytes.Add(int64(n)) >= moveEveryBytes || m.scarce() {
+		m.movedBytes.Store(0)
+		m.ask()
+	}
+	free := m.freeBytes.Load()
+	return free < 0 || free-int64(n) >= m.reserveBytes/4
 }
 
 // ask asks the file system.

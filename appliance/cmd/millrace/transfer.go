@@ -138,7 +138,18 @@ func (f *transferFlags) get(ctx context.Context, env *environment, args []string
 	}
 	defer c.Close()
 	if target == "-" {
-		return f.getToStdout(ctx, env, c, from)
+		return f.getToStream(ctx, env, c, from, env.stdout, target)
+	}
+	// What a name leads to is what is written; a device or a pipe is never replaced by a file.
+	if followed, err := filepath.EvalSymlinks(target); err == nil {
+		target = followed
+	}
+	if info, err := os.Stat(target); err == nil && !info.Mode().IsRegular() {
+		w, err := os.OpenFile(target, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.getToStream(ctx, env, c, from, w, target), w.Close())
 	}
 	return f.getToFile(ctx, env, c, from, target)
 }
@@ -160,19 +171,22 @@ func targetFile(target, key string) (string, error) {
 	return filepath.Join(target, base), nil
 }
 
-func (f *transferFlags) getToStdout(ctx context.Context, env *environment, c *client.Client, from location) error {
+// getToStream writes front to back, to what has no place to write at.
+func (f *transferFlags) getToStream(
+	ctx context.Context, env *environment, c *client.Client, from location, w io.Writer, name string,
+) error {
 	start := time.Now()
-	result, err := c.Get(ctx, from.bucket, from.key, env.stdout, client.GetOptions{})
+	result, err := c.Get(ctx, from.bucket, from.key, w, client.GetOptions{})
 	if err != nil {
 		return err
 	}
-	r := transferResult{Object: from.String(), File: "-", SizeBytes: result.Bytes, ETag: result.Info.ETag,
+	r := transferResult{Object: from.String(), File: name, SizeBytes: result.Bytes, ETag: result.Info.ETag,
 		Verified: result.Verified, Transfer: result.Transfer}
 	r.timed(start)
-	if f.quiet {
+	if f.quiet && !f.json {
 		return nil
 	}
-	return r.print(env, false, "got")
+	return r.print(env, f.json, "got")
 }
 
 func (f *transferFlags) getToFile(

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // file writes a file of random bytes and returns its path and content.
@@ -100,6 +102,39 @@ func TestGetLeavesNothingBehind(t *testing.T) {
 		t.Errorf("the old file: %d bytes, %v; want it untouched", len(got), err)
 	}
 	if diff := cmp.Diff([]string{"k"}, names(t, filepath.Dir(path))); diff != "" {
+		t.Errorf("files left (-want +got):\n%s", diff)
+	}
+}
+
+// TestGetReplacesFilesOnly: a pipe is written to, and what a link leads to is replaced, not the link.
+func TestGetReplacesFilesOnly(t *testing.T) {
+	m := newMillrace(t, endpoint(t))
+	m.ok("mb", "s3://bucket")
+	path, data := file(t, "k", 3<<20)
+	m.ok("put", path, "s3://bucket/k")
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(unix.Mkfifo(at("pipe"), 0o600), os.WriteFile(at("old"), []byte("old"), 0o600),
+		os.Symlink("old", at("link"))); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan []byte, 1)
+	go func() {
+		b, _ := os.ReadFile(at("pipe"))
+		read <- b
+	}()
+	m.ok("get", "s3://bucket/k", at("pipe"))
+	m.ok("get", "s3://bucket/k", at("link"))
+	if got := <-read; !bytes.Equal(got, data) {
+		t.Errorf("%d bytes came through the pipe; want %d", len(got), len(data))
+	}
+	if got, err := os.ReadFile(at("old")); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("what the link leads to: %d bytes, %v; want %d", len(got), err, len(data))
+	}
+	if _, err := os.Readlink(at("link")); err != nil {
+		t.Errorf("the link is none any more: %v", err)
+	}
+	if diff := cmp.Diff([]string{"link", "old", "pipe"}, names(t, dir)); diff != "" {
 		t.Errorf("files left (-want +got):\n%s", diff)
 	}
 }

@@ -1,0 +1,140 @@
+package shardstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// smallFS is a file system of a fixed size.
+type smallFS struct {
+	vfs.FS
+	sizeBytes int64
+	refused   atomic.Int64 // writes for which there was no space
+}
+
+func (s *smallFS) usedBytes() (n int64) {
+	names, err := s.FS.List("meta")
+	if err != nil {
+		return 0
+	}
+	for _, name := range names {
+		if info, err := s.FS.Stat("meta/" + name); err == nil {
+			n += info.Size()
+		}
+	}
+	return n
+}
+
+// GetDiskUsage implements vfs.FS.
+func (s *smallFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	used := s.usedBytes()
+	return vfs.DiskUsage{AvailBytes: uint64(max(s.sizeBytes-used, 0)), TotalBytes: uint64(s.sizeBytes),
+		UsedBytes: uint64(used)}, nil
+}
+
+// scarceDrive is a drive with little space for metadata: 12 MiB, of which 4 are the reserve.
+func scarceDrive(t *testing.T) (*testDrive, *smallFS) {
+	d := newTestDrive(t, 64<<20)
+	small := &smallFS{FS: d.fs, sizeBytes: 12 << 20}
+	d.fs = sizedFS{errorfs.Wrap(d.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite && small.usedBytes() >= small.sizeBytes {
+			small.refused.Add(1)
+			return syscall.ENOSPC
+		}
+		return nil
+	})), small}
+	d.opts.MetaReserveBytes, d.opts.MemTableBytes = 4<<20, 512<<10
+	return d, small
+}
+
+// sizedFS is a file system that says how large it is.
+type sizedFS struct {
+	vfs.FS
+	small *smallFS
+}
+
+// GetDiskUsage implements vfs.FS.
+func (f sizedFS) GetDiskUsage(path string) (vfs.DiskUsage, error) { return f.small.GetDiskUsage(path) }
+
+// TestScarceUnderAListing: what compactions have replaced stays while a listing reads it. However many there are, they leave
+// the space alone that the log and the tables from memory need, and the drive lives.
+func TestScarceUnderAListing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for compactions")
+	}
+	d, small := scarceDrive(t)
+	s := d.open(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	key := func(i int) []byte { return fmt.Appendf(nil, "key%06d", i) }
+	set := func(i int) error {
+		value := make([]byte, 900)
+		for j := range value {
+			value[j] = byte(rng.Uint32())
+		}
+		b := s.NewBatch()
+		b.Set(key(i), value)
+		return s.Commit(context.Background(), b, i%16 == 0)
+	}
+	n := 0
+	for ; n < 100_000; n++ {
+		err := set(n)
+		if errors.Is(err, ErrFull) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	listing, err := s.Scan(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Deletes go on, and space is made, while all that they replace is being read.
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		i := rng.IntN(n)
+		b := s.NewBatch()
+		b.Delete(key(i))
+		if err := s.Commit(context.Background(), b, true); err != nil {
+			t.Fatalf("Delete = %v; want nil", err)
+		}
+		time.Sleep(time.Millisecond)
+		if err := set(i); err != nil && !errors.Is(err, ErrFull) { // which has space made, if it is refused
+			t.Fatalf("Set = %v; want nil or ErrFull", err)
+		}
+	}
+	t.Logf("%d records; %d KiB free at the end of the listing; %d tables held", n, s.room.freeBytes.Load()>>10,
+		s.db.Metrics().Table.ZombieCount)
+	if err := listing.Close(); err != nil {
+		t.Errorf("listing: %v", err)
+	}
+	for i := range n {
+		b := s.NewBatch()
+		b.Delete(key(i))
+		if err := s.Commit(context.Background(), b, i%16 == 0); err != nil {
+			t.Fatalf("Delete = %v; want nil", err)
+		}
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		err := set(0)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrFull) || time.Now().After(end) {
+			t.Fatalf("Set after the listing and all deletes = %v; want nil at last", err)
+		}
+	}
+	if n := small.refused.Load(); n > 0 || s.Err() != nil {
+		t.Errorf("%d writes found no space, Err() = %v; want 0, nil", n, s.Err())
+	}
+}
