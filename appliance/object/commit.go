@@ -70,6 +70,9 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 		if len(todo) == 0 {
 			return true, nil // v was in force after the last commit
 		}
+		if !m.frees && len(done) == 0 && !e.haveRoom(todo) {
+			return false, fmt.Errorf("metadata: %w", store.ErrFull)
+		}
 		errs := e.commitTo(todo, func(b *shardstore.Batch) {
 			if m.frees {
 				b.UseReserve()
@@ -104,6 +107,17 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 		}
 		m.frees = m.frees || full // some have it: the others must, out of their reserve
 	}
+}
+
+// haveRoom says whether all slots take new records. It is asked before any has a mutation, since then the others must take it
+// out of their reserve, and one that is fuller than the others would use that up.
+func (e *Engine) haveRoom(slots []uint8) bool {
+	for _, s := range slots {
+		if !e.stores[s].HasRoom() {
+			return false
+		}
+	}
+	return true
 }
 
 // targets returns where a mutation of the group goes, if enough drives are in to take it.

@@ -78,10 +78,12 @@ type fullScene struct {
 	made    int
 }
 
-func newFullScene(t *testing.T, dataBytes, metaBytes, reserveBytes int64) *fullScene {
-	s := &fullScene{t: t, b: newBoxOf(t, erasure.Scheme{Data: 2, Parity: 1}, 3, dataBytes), want: map[string][]byte{}}
+// newFullScene makes a pool with one quota for each drive; the last is that of all others.
+func newFullScene(t *testing.T, drives int, dataBytes, reserveBytes int64, metaBytes ...int64) *fullScene {
+	s := &fullScene{t: t, b: newBoxOf(t, erasure.Scheme{Data: 2, Parity: 1}, drives, dataBytes), want: map[string][]byte{}}
 	s.b.adjust = func(d *boxDrive, o *shardstore.Options) {
-		q := &quota{FS: d.fs, limitBytes: metaBytes, refused: &s.refused}
+		i := min(slices.Index(s.b.drives, d), len(metaBytes)-1)
+		q := &quota{FS: d.fs, limitBytes: metaBytes[i], refused: &s.refused}
 		o.MetaFS, o.MetaReserveBytes, o.MemTableBytes = quotaFS{errorfs.Wrap(d.fs, q), q}, reserveBytes, reserveBytes/8
 	}
 	s.e = s.b.open()
@@ -237,7 +239,7 @@ func (s *fullScene) abort(id string) {
 // TestFullData fills the data areas.
 func TestFullData(t *testing.T) {
 	const size = 1 << 20
-	s := newFullScene(t, 20<<20, 1<<30, 1<<20)
+	s := newFullScene(t, 3, 20<<20, 1<<20, 1<<30)
 	id := s.upload(3, size)
 	s.fill(size)
 	s.check(size)
@@ -268,7 +270,7 @@ func TestFullMetadata(t *testing.T) {
 		t.Skip("needs thousands of objects")
 	}
 	const size = 4 << 10
-	s := newFullScene(t, 32<<20, 12<<20, 4<<20)
+	s := newFullScene(t, 3, 32<<20, 4<<20, 12<<20)
 	id := s.upload(3, size)
 	s.fill(size)
 	first := len(s.want)
@@ -295,10 +297,48 @@ func TestFullOfYoungBodies(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs thousands of objects")
 	}
-	s := newFullScene(t, 32<<20, 12<<20, 4<<20)
+	s := newFullScene(t, 3, 32<<20, 4<<20, 12<<20)
 	s.fill(4 << 10)
 	s.delete(2)
 	s.goesOn(4 << 10)
+	s.sound()
+	closeEngine(t, s.e)
+}
+
+// TestOneFullDrive: one drive has less space for metadata than the others. It is not made to take what they took out of its
+// reserve until that is used up, and objects that don't need it are stored.
+func TestOneFullDrive(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs thousands of objects")
+	}
+	s := newFullScene(t, 5, 64<<20, 4<<20, 12<<20, 1<<30)
+	const small, large = 4 << 10, 100 << 10
+	taken := map[int]int{}
+	refused := map[int]int{}
+	for refused[small] < 2000 {
+		size := small
+		if refused[small] > 0 && s.made%20 == 0 {
+			size = large
+		}
+		key, body := s.next(size)
+		switch _, err := put(s.e, "b", key, body); {
+		case err == nil:
+			s.want[key] = body
+			if refused[small] > 0 {
+				taken[size]++
+			}
+		case errors.Is(err, store.ErrFull):
+			refused[size]++
+		default:
+			t.Fatalf("Put(%q) = %v; want nil or ErrFull", key, err)
+		}
+	}
+	t.Logf("%d objects; since one drive is full: taken %v, refused %v", len(s.want), taken, refused)
+	if taken[small] == 0 || taken[large] == 0 || taken[large] < refused[large]/2 {
+		t.Errorf("taken %v, refused %v; want objects to be stored that the full drive has no part in", taken, refused)
+	}
+	s.sound()
+	s.restart(true)
 	s.sound()
 	closeEngine(t, s.e)
 }

@@ -32,16 +32,31 @@ func (s *Store) Commit(ctx context.Context, b *Batch, sync bool) error {
 	if err := s.backlog.wait(); err != nil {
 		return s.Err()
 	}
-	if b.grows && !s.room.enough(b.pb.Len(), s.ops.Now()) {
-		s.makeRoom()
-		if !b.frees {
-			return fmt.Errorf("metadata: %w", ErrFull)
-		}
+	if b.grows && !s.hasRoom(b.pb.Len()) && !b.frees {
+		return fmt.Errorf("metadata: %w", ErrFull)
 	}
 	if len(b.puts) == 0 && len(b.deletes) == 0 {
 		return s.apply(b, sync)
 	}
 	return s.commitShards(b, sync)
+}
+
+// hasRoom says whether there is room for n bytes of new records. If not, it sees to it that some is made.
+func (s *Store) hasRoom(n int) bool {
+	if s.room.enough(n, s.ops.Now()) {
+		return true
+	}
+	s.makeRoom()
+	return false
+}
+
+// HasRoom says whether new records would be taken now, as far as space goes: false if the metadata is full.
+func (s *Store) HasRoom() bool {
+	if s.enter() != nil {
+		return true // the commit tells what is wrong
+	}
+	defer s.leave()
+	return s.hasRoom(0)
 }
 
 func (s *Store) commitShards(b *Batch, sync bool) error {
@@ -178,14 +193,12 @@ type metaRoom struct {
 	reserveBytes int64
 	freeBytes    atomic.Int64 // -1: not known
 	writtenBytes atomic.Int64 // committed since it was last asked
-	movedBytes   atomic.Int64 // written by compactions since then
 	asked        atomic.Int64 // when, in the store's own time
 }
 
 // How often the file system is asked: often enough that the reserve is not passed by much.
 const (
 	roomEveryBytes = 1 << 20
-	moveEveryBytes = 256 << 10
 	roomEvery      = time.Second
 	tightReserves  = 4
 )
@@ -222,20 +235,6 @@ func (m *metaRoom) open() {
 		}
 	}
 	m.ask()
-}
-
-// forCompaction says whether a compaction may write n bytes more. The last quarter of the reserve is not for it: the log and
-// what is flushed from memory can't do without, and a drive where these find no space is dead.
-func (m *metaRoom) forCompaction(n int) bool {
-	if m.reserveBytes < 0 {
-		return true
-	}
-	if m.movedBytes.Add(int64(n)) >= moveEveryBytes || m.scarce() {
-		m.movedBytes.Store(0)
-		m.ask()
-	}
-	free := m.freeBytes.Load()
-	return free < 0 || free-int64(n) >= m.reserveBytes/4
 }
 
 // ask asks the file system.

@@ -202,11 +202,7 @@ const errorBackoff = 10 * time.Millisecond
 func (s *Store) pebbleEvents() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
-			switch {
-			case errors.Is(err, pebble.ErrCancelledCompaction):
-				return
-			case errors.Is(err, guardfs.ErrNoRoom):
-				s.compactions.refuse()
+			if errors.Is(err, pebble.ErrCancelledCompaction) {
 				return
 			}
 			s.guard.Fail(fmt.Errorf("metadata: %w", err))
@@ -214,13 +210,8 @@ func (s *Store) pebbleEvents() *pebble.EventListener {
 				time.Sleep(errorBackoff)
 			}
 		},
-		FlushEnd: func(pebble.FlushInfo) { s.backlog.touch() },
-		CompactionEnd: func(info pebble.CompactionInfo) {
-			s.backlog.touch()
-			if info.Err == nil {
-				s.compactions.accept()
-			}
-		},
+		FlushEnd:      func(pebble.FlushInfo) { s.backlog.touch() },
+		CompactionEnd: func(pebble.CompactionInfo) { s.backlog.touch() },
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			s.guard.Fail(fmt.Errorf("metadata: %w: %s", ErrCorrupt, info))
 		},

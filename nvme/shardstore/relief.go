@@ -50,7 +50,6 @@ func (s *Store) makeRoom() {
 		err := s.compactWhileShort()
 		if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, pebble.ErrCancelledCompaction) {
 			s.log.Warn("compaction of full metadata", "error", err)
-			s.relief.noteDeleted() // there is as much to gain as before
 		}
 		took := s.ops.Now() - began
 		r.next.Store(int64(s.ops.Now() + max(took, reliefPause)))

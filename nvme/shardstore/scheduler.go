@@ -25,17 +25,11 @@ type scheduler struct {
 	running  int
 	began    time.Time // the last compaction
 	pausing  bool      // grant will be called when it may be the next one's turn
-	refusals int       // compactions in a row that found no space
 }
 
 // scarcePause is the time between compactions where half of the reserve is used. What a compaction has replaced keeps its
-// space as long as somebody reads it: one after the other could use up all there is under a long listing. One that finds no
-// space comes to nothing (metaRoom.forCompaction), and each time in a row the pause is twice as long, up to
-// 1<<maxRefusals times.
-const (
-	scarcePause = time.Second
-	maxRefusals = 5
-)
+// space as long as somebody reads it: one after the other could use up all there is under a long listing.
+const scarcePause = time.Second
 
 var _ pebble.CompactionScheduler = (*scheduler)(nil)
 
@@ -89,13 +83,10 @@ func (s *scheduler) free() int {
 		return 0
 	}
 	n := s.db.GetAllowedWithoutPermission() - s.running
-	if s.room.ask(); !s.room.short() {
-		s.refusals = 0
-	}
-	if n <= 0 || !s.room.scarce() && s.refusals == 0 {
+	if s.room.ask(); n <= 0 || !s.room.scarce() {
 		return n
 	}
-	wait := scarcePause<<s.refusals - time.Since(s.began)
+	wait := scarcePause - time.Since(s.began)
 	if s.running == 0 && wait <= 0 {
 		return 1
 	}
@@ -109,20 +100,6 @@ func (s *scheduler) free() int {
 		})
 	}
 	return 0
-}
-
-// refuse takes note of a compaction for which there was no space.
-func (s *scheduler) refuse() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refusals = min(s.refusals+1, maxRefusals)
-}
-
-// accept takes note of one that went through.
-func (s *scheduler) accept() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refusals = 0
 }
 
 // UpdateGetAllowedWithoutPermission implements pebble.CompactionScheduler. Pebble has its lock and

@@ -155,13 +155,13 @@ func newStore(o *Options, label Label) *Store {
 	s.busy.init()
 	s.keys.New = func() any { return new(keyBuffer) }
 	hook := o.DeadHook
-	s.guard = guardfs.New(o.MetaFS, s.ops, guardfs.Config{Room: s.room.forCompaction, OnFail: func(err error) {
+	s.guard = guardfs.New(o.MetaFS, s.ops, func(err error) {
 		s.log.Error("drive dead", "error", err)
 		s.flusher.stop(err)
 		if hook != nil {
 			go hook(s.dead(err))
 		}
-	}})
+	})
 	s.room.init(s.guard, o.MetaDir, o.MetaReserveBytes)
 	s.relief.init()
 	s.backlog.init(s.guard.Dead())

@@ -50,6 +50,9 @@ func (s *Store) NewShard(ctx context.Context, id ShardID, sizeBytes int64) (*Sha
 		return nil, err
 	}
 	defer s.leave()
+	if !s.hasRoom(0) {
+		return nil, fmt.Errorf("metadata: %w", ErrFull) // what it would need later
+	}
 	extents, err := s.reserve(ctx, sizeBytes)
 	if err != nil {
 		return nil, err

@@ -1,12 +1,10 @@
 package guardfs
 
 import (
-	"errors"
 	"io"
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -20,10 +18,8 @@ type file struct {
 	calls sync.WaitGroup // to inner, those left behind too
 
 	reading bool // it is open for reading only
-	spare   bool // of a compaction
 
 	mu      sync.Mutex // held by what writes
-	noRoom  bool       // something of it was not written
 	pending *[]byte    // written by Pebble and not yet to inner; nil for none
 }
 
@@ -71,8 +67,7 @@ func (f *file) apart(op func() (int, error)) (n int, ended bool, err error) {
 	}
 }
 
-// mutate runs a mutation of the inner file apart, after what is pending, and swallows its error, unless that is
-// ErrNoRoom, which all mutations after it give too.
+// mutate runs a mutation of the inner file apart, after what is pending, and swallows its error.
 func (f *file) mutate(op string, do func() error) error {
 	if f.fs.failed() {
 		return nil
@@ -84,29 +79,13 @@ func (f *file) mutate(op string, do func() error) error {
 	}
 	p := f.pending
 	f.pending = nil
-	if f.noRoom || !f.roomFor(p) {
-		if p != nil {
-			f.fs.bufs.give(p)
-		}
-		f.noRoom = true
-		return ErrNoRoom
-	}
 	_, _, err := f.apart(func() (int, error) {
 		if err := f.writeOut(p); err != nil {
 			return 0, err
 		}
 		return 0, do()
 	})
-	if f.spare && errors.Is(err, syscall.ENOSPC) {
-		f.noRoom = true
-		return ErrNoRoom
-	}
 	return f.fs.swallow(op, f.name, err)
-}
-
-// roomFor says whether what is pending may be written.
-func (f *file) roomFor(p *[]byte) bool {
-	return p == nil || !f.spare || f.fs.room == nil || f.fs.room(len(*p))
 }
 
 // writeOut writes what was pending.
@@ -174,16 +153,15 @@ func (f *file) Close() error {
 		f.calls.Wait() // a descriptor must not become another file's under a call
 		return f.inner.Close()
 	}
-	var noRoom error
 	if f.hasPending() {
-		noRoom = f.writePending()
+		_ = f.writePending() // never fails
 	}
 	if f.fs.failed() {
 		go closing()
 		return nil
 	}
 	_, _, err := apart(f.fs, func() (int, error) { return 0, closing() }, nil)
-	return errors.Join(noRoom, f.fs.swallow("close", f.name, err))
+	return f.fs.swallow("close", f.name, err)
 }
 
 func (f *file) Read(p []byte) (int, error) { return f.read(p, f.inner.Read) }
@@ -195,7 +173,7 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 // read reads by way of a buffer that a call left behind can keep.
 func (f *file) read(p []byte, do func([]byte) (int, error)) (int, error) {
 	if f.hasPending() {
-		_ = f.writePending() // the next call tells
+		_ = f.writePending() // never fails
 	}
 	if f.fs.failed() {
 		return 0, errRead("read", f.name)
@@ -219,7 +197,7 @@ func (f *file) Preallocate(offset, length int64) error {
 // damaged file of values.
 func (f *file) Stat() (vfs.FileInfo, error) {
 	if f.hasPending() {
-		_ = f.writePending() // the next call tells
+		_ = f.writePending() // never fails
 	}
 	if f.fs.failed() {
 		return f.noInfo()

@@ -6,8 +6,6 @@
 // When it is marked failed, calls under way return too: they are left behind, each on a goroutine of
 // its own, and with bytes of its own. So a drive that hangs holds nobody up once its owner has called Fail.
 //
-// Only what a compaction writes may find no space: it gets an error, and the drive stays.
-//
 // It is not a fault injector, it hides no error from its owner, and it doesn't judge how long a call
 // may take: it only notes when each began.
 //
@@ -37,7 +35,6 @@ type FS struct {
 	inner  vfs.FS
 	ops    *running.Ops
 	onFail func(error)
-	room   func(bytes int) bool
 	mark   atomic.Pointer[mark]
 	dead   chan struct{} // closed after the mark is set
 	bufs   buffers
@@ -49,22 +46,11 @@ type mark struct{ err error }
 
 var _ vfs.FS = (*FS)(nil)
 
-// Config says who is told and asked. Its functions may be nil; they must not call into Pebble.
-type Config struct {
-	// OnFail is called once, with the first failure, after the mark is set, from the goroutine that met the
-	// failure: it must not block.
-	OnFail func(error)
-	// Room is asked before a compaction writes some bytes. What it refuses, and what the file system itself has no
-	// space for, fails the compaction with ErrNoRoom and is no failure of the drive: nothing is lost with it.
-	Room func(bytes int) bool
-}
-
-// ErrNoRoom is the error of a compaction's file for which there is no space.
-var ErrNoRoom = errors.New("no space for a compaction")
-
-// New wraps inner, and notes in ops the calls to it that are under way.
-func New(inner vfs.FS, ops *running.Ops, cfg Config) *FS {
-	return &FS{inner: inner, ops: ops, onFail: cfg.OnFail, room: cfg.Room, dead: make(chan struct{})}
+// New wraps inner, and notes in ops the calls to it that are under way. onFail, if not nil, is called
+// once, with the first failure, after the mark is set, from the goroutine that met the failure: it must
+// not block and must not call into Pebble.
+func New(inner vfs.FS, ops *running.Ops, onFail func(error)) *FS {
+	return &FS{inner: inner, ops: ops, onFail: onFail, dead: make(chan struct{})}
 }
 
 // Err returns the failure that marked the file system, or nil while it is healthy.
@@ -106,22 +92,12 @@ func errRead(op, name string) error {
 
 // Create implements vfs.FS. On failure it returns a file that forgets what is written.
 func (fs *FS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	made, err := fs.makeFile("create", name, func() (vfs.File, error) {
+	return fs.makeFile("create", name, func() (vfs.File, error) {
 		if err := fs.beforeMarker(name); err != nil {
 			return nil, err
 		}
 		return fs.inner.Create(name, category)
 	}, nil)
-	if f, ok := made.(*file); ok {
-		f.spare = spare(category)
-	}
-	return made, err
-}
-
-// spare says whether files of a category hold only what others have, until they are whole. The names are Pebble's
-// (getDiskWriteCategoryForCompaction).
-func spare(category vfs.DiskWriteCategory) bool {
-	return category == "pebble-compaction" || category == "pebble-blob-file-rewrite"
 }
 
 // makeFile gives a file for writing: that of do, or one that forgets. An error that is benign is passed on.

@@ -31,7 +31,7 @@ func newRig(t *testing.T) *rig {
 		}
 		return nil
 	}))
-	r.FS = New(inner, running.New(), Config{OnFail: func(err error) { r.reasons = append(r.reasons, err) }})
+	r.FS = New(inner, running.New(), func(err error) { r.reasons = append(r.reasons, err) })
 	if err := r.MkdirAll("d", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -142,68 +142,6 @@ func TestAfterFailure(t *testing.T) {
 	}
 }
 
-// TestNoRoom: a compaction that finds no space fails; whatever else finds none is the end of the drive.
-func TestNoRoom(t *testing.T) {
-	var full, refusing bool
-	inner := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if full && (op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSync) {
-			return syscall.ENOSPC
-		}
-		return nil
-	}))
-	for _, c := range []struct {
-		name           string
-		category       vfs.DiskWriteCategory
-		full, refusing bool
-		noRoom, dead   bool
-	}{
-		{"compaction", "pebble-compaction", false, false, false, false},
-		{"compaction that may not", "pebble-compaction", false, true, true, false},
-		{"compaction without space", "pebble-compaction", true, false, true, false},
-		{"rewrite of bodies without space", "pebble-blob-file-rewrite", true, false, true, false},
-		{"flush where compactions may not", "pebble-memtable-flush", false, true, false, false},
-		{"flush without space", "pebble-memtable-flush", true, false, false, true},
-		{"log without space", category, true, false, false, true},
-	} {
-		full, refusing = false, false
-		fs := New(inner, running.New(), Config{Room: func(int) bool { return !refusing }})
-		f, err := fs.Create("f", c.category)
-		if err != nil {
-			t.Fatal(err)
-		}
-		full, refusing = c.full, c.refusing
-		_, writeErr := f.Write(make([]byte, maxPendingBytes))
-		_, _ = f.Write([]byte("more")) // as a writer does that looks only at the end
-		syncErr, closeErr := f.Sync(), f.Close()
-		for i, err := range []error{writeErr, syncErr} {
-			if errors.Is(err, ErrNoRoom) != c.noRoom || !c.noRoom && err != nil {
-				t.Errorf("%s: call %d = %v; want ErrNoRoom: %v", c.name, i, err, c.noRoom)
-			}
-		}
-		if closeErr != nil {
-			t.Errorf("%s: Close = %v; want nil", c.name, closeErr)
-		}
-		if dead := fs.Err() != nil; dead != c.dead {
-			t.Errorf("%s: Err() = %v; want dead: %v", c.name, fs.Err(), c.dead)
-		}
-	}
-}
-
-// TestNoRoomAtClose: bytes that were only gathered are missed by the close.
-func TestNoRoomAtClose(t *testing.T) {
-	fs := New(vfs.NewMem(), running.New(), Config{Room: func(int) bool { return false }})
-	f, err := fs.Create("f", "pebble-compaction")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Write([]byte("few")); err != nil {
-		t.Errorf("Write = %v; want nil", err)
-	}
-	if err := f.Close(); !errors.Is(err, ErrNoRoom) || fs.Err() != nil {
-		t.Errorf("Close = %v, Err() = %v; want ErrNoRoom, nil", err, fs.Err())
-	}
-}
-
 // TestGathered: what was written is there for whoever asks, and at a close.
 func TestGathered(t *testing.T) {
 	r := newRig(t)
@@ -250,7 +188,7 @@ func TestLeftBehind(t *testing.T) {
 		return nil
 	}))
 	ops := running.New()
-	fs := New(inner, ops, Config{})
+	fs := New(inner, ops, nil)
 	f, err := fs.Create("free", category)
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +230,7 @@ func TestLeftBehind(t *testing.T) {
 
 // TestBenign: what is no failure of the drive marks nothing.
 func TestBenign(t *testing.T) {
-	r := &rig{FS: New(vfs.Default, running.New(), Config{})}
+	r := &rig{FS: New(vfs.Default, running.New(), nil)}
 	dir := t.TempDir()
 	_, openErr := r.Open(dir + "/none")
 	_, dirErr := r.OpenDir(dir + "/none")
@@ -337,7 +275,7 @@ func TestListAfterFailure(t *testing.T) {
 		return nil
 	}))
 	broken.Store(true)
-	fs := New(inner, running.New(), Config{})
+	fs := New(inner, running.New(), nil)
 	if _, err := fs.List("/"); !errors.Is(err, syscall.EIO) || fs.Err() != nil {
 		t.Errorf("first List = %v, mark %v; want EIO, nil", err, fs.Err())
 	}
