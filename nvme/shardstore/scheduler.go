@@ -28,7 +28,8 @@ type scheduler struct {
 }
 
 // scarcePause is the time between compactions where half of the reserve is used. What a compaction has replaced keeps its
-// space as long as somebody reads it: one after the other could use up all there is under a long listing.
+// space as long as somebody reads it: one after the other could use up all there is under a long listing. To let one fail that
+// finds no space is no way: Pebble (v2.1.7) panics when a compaction's file of bodies can't be written.
 const scarcePause = time.Second
 
 var _ pebble.CompactionScheduler = (*scheduler)(nil)
