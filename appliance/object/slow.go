@@ -54,6 +54,7 @@ func (p *pace) took(d, usual time.Duration, now time.Time) (changed bool) {
 		p.since.Store(0)
 	case p.since.CompareAndSwap(0, now.UnixNano()):
 	case now.UnixNano()-p.since.Load() >= int64(slowFor):
+		p.since.Store(0) // for the next time
 		return p.slow.CompareAndSwap(false, true)
 	}
 	return false
