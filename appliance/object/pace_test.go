@@ -97,14 +97,20 @@ func TestPaceOfADrive(t *testing.T) {
 		return changes
 	}
 	for range 20 { // moments in which all reads wait
-		if n := reads(30*time.Millisecond, slowFor/2) + reads(usual, slowFor/5); n != 0 || p.isSlow() {
+		if n := reads(30*time.Millisecond, slowFor/2) + reads(usual, slowFor/3); n != 0 || p.isSlow() {
 			t.Fatalf("changes after moments of waiting = %d, slow %v; want 0, false", n, p.isSlow())
 		}
 	}
 	if n := reads(30*time.Millisecond, 2*slowFor); n != 1 || !p.isSlow() {
 		t.Errorf("changes of a drive that stays slow = %d, slow %v; want 1, true", n, p.isSlow())
 	}
-	if n := reads(usual, slowFor); n != 1 || p.isSlow() {
+	if n := reads(usual, 2*slowFor); n != 1 || p.isSlow() {
 		t.Errorf("changes of a drive that is fast again = %d, slow %v; want 1, false", n, p.isSlow())
+	}
+	for range slowReads - 1 {
+		now = now.Add(slowFor)
+		if p.took(time.Second, usual, now) {
+			t.Error("slow after a few reads; want more to be sure")
+		}
 	}
 }

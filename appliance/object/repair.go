@@ -144,7 +144,7 @@ func (e *Engine) mendSegment(ctx context.Context, w *wound) (mended bool, err er
 	}
 	set := e.openReplacements(ctx, w, geo)
 	if set == nil {
-		return false, nil
+		return false, ctx.Err() // broken off is not the same as no place
 	}
 	from := e.shardReaders(&w.layout, w.segment)
 	to := make([]segment.ShardWriter, 0, len(w.bad))

@@ -87,3 +87,45 @@ func TestRepairFewestFirst(t *testing.T) {
 		wantBytes(t, e, "b", key, body)
 	}
 }
+
+// TestRepairBrokenOff: a repair that is broken off again and again passes over no segment that was at work or queued when
+// it was stopped.
+func TestRepairBrokenOff(t *testing.T) {
+	b := newBox(t, erasure.Scheme{Data: 2, Parity: 2}, 5)
+	e := b.open()
+	want := fillBox(t, e, 60)
+	e.ClearUp()
+	two, one := weaken(t, e)
+	closeEngine(t, e)
+
+	b.configure = func(c *object.Config) { c.RepairBytesPerSecond = 16 << 20 }
+	stops, done := 0, int64(0)
+	for {
+		e = b.open()
+		var s object.RepairStatus
+		waitFor(t, "a segment or the end", func() bool {
+			s = e.Status().Repair
+			return s.SegmentsDone > done || s.Segments > 0 && !s.Running
+		})
+		if !s.Running {
+			break
+		}
+		closeEngine(t, e)
+		stops++
+		if s = e.Status().Repair; !s.Running { // it came to its end meanwhile
+			e = b.open()
+			break
+		}
+		done = s.SegmentsDone
+	}
+	defer closeEngine(t, e)
+	if stops < 2 {
+		t.Errorf("the repair was broken off %d times; want more", stops)
+	}
+	if n := whole(t, e, two) + whole(t, e, one); n != len(two)+len(one) {
+		t.Errorf("%d segments are whole at the end; want %d", n, len(two)+len(one))
+	}
+	for key, body := range want {
+		wantBytes(t, e, "b", key, body)
+	}
+}

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -8,56 +9,65 @@ import (
 )
 
 const (
-	// slowFactor times the usual duration of a shard read is slow, when it is usual for a drive.
+	// slowFactor times the usual duration of a shard read is long.
 	slowFactor = 4
-	// slowLeast is the least usual duration that is slow.
+	// slowLeast is the least duration that is long.
 	slowLeast = time.Millisecond
-	// slowFor is how long that must have been so without a break. While cores or links are short, reads of any drive take
-	// several times the usual for moments, and reading other shards instead would be more work.
-	slowFor = time.Second
+	// slowFor and slowReads are how long, and for how many reads at least, a drive is watched before it is judged. While
+	// cores or links are short, reads of any drive are long for moments, and reading other shards instead would be more
+	// work.
+	slowFor   = time.Second
+	slowReads = 16
 	// slowProbe: of so many reads that a slow drive is spared, one asks it all the same, to see how it does.
 	slowProbe = 32
 	// stallLeast is how long a call to a drive runs until the drive counts as slow at once; it may hang.
 	stallLeast = 3 * time.Second
-	// paceStep: one read moves a drive's median by 1/paceStep of itself.
-	paceStep = 32
 )
 
-// pace is how fast a drive reads. A slow drive is spared: reads use others as long as there are enough. All fields
-// are updated without a lock; a lost update of the median does no harm.
+// pace is how fast a drive reads. A slow drive is spared: reads use others as long as there are enough.
 type pace struct {
-	nanos   atomic.Int64 // running median of the duration of a shard read
-	since   atomic.Int64 // when it came to be long, Unix time in ns; 0: it isn't
 	slow    atomic.Bool
 	stalled atomic.Bool // a call has been running for long
 	spared  atomic.Uint32
 	late    atomic.Uint64 // reads that were not waited for
+
+	mu    sync.Mutex
+	since time.Time     // when it began to be watched for the next judgement
+	reads int64         // since then
+	long  int64         // of them
+	spent time.Duration // by them
+	mean  time.Duration // of a read, at the last judgement
 }
 
-// took takes the duration of a read that ended now into the median. usual is the median of all drives.
+// took takes note of a read that ended now. usual is the median of all drives. A drive comes to be slow when three of four
+// reads were long, and ceases to be when most were not.
 func (p *pace) took(d, usual time.Duration, now time.Time) (changed bool) {
-	median, limit := time.Duration(p.nanos.Load()), max(slowLeast, slowFactor*usual)
-	switch {
-	case median == 0:
-		median = min(d, usual)
-	case d > median:
-		median += median/paceStep + 1
-	case d < median:
-		median -= median / paceStep
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reads == 0 {
+		p.since = now
 	}
-	median = min(median, limit+limit/4) // so that it comes down again soon
-	p.nanos.Store(int64(median))
-	switch slow := p.slow.Load(); {
-	case slow:
-		return median < limit/2 && p.slow.CompareAndSwap(true, false)
-	case median <= limit:
-		p.since.Store(0)
-	case p.since.CompareAndSwap(0, now.UnixNano()):
-	case now.UnixNano()-p.since.Load() >= int64(slowFor):
-		p.since.Store(0) // for the next time
-		return p.slow.CompareAndSwap(false, true)
+	p.reads++
+	p.spent += d
+	if d > max(slowLeast, slowFactor*usual) {
+		p.long++
 	}
-	return false
+	if p.reads < slowReads || now.Sub(p.since) < slowFor {
+		return false
+	}
+	was := p.slow.Load()
+	slow := 4*p.long >= 3*p.reads || was && 2*p.long >= p.reads
+	p.mean = p.spent / time.Duration(p.reads)
+	p.reads, p.long, p.spent = 0, 0, 0
+	p.slow.Store(slow)
+	return slow != was
+}
+
+// meanRead is the mean duration of a read, lately.
+func (p *pace) meanRead() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mean
 }
 
 // spare says whether a read should do without the drive if it can.
@@ -105,10 +115,10 @@ func (e *Engine) notePace(slot int) {
 	p := &e.paces[slot]
 	usual := e.io.MedianRead()
 	if p.isSlow() {
-		e.log.Warn("drive is slow: reads spare it", "slot", slot, "read", time.Duration(p.nanos.Load()), "usual", usual,
+		e.log.Warn("drive is slow: reads spare it", "slot", slot, "read", p.meanRead(), "usual", usual,
 			"stalled", p.stalled.Load())
 	} else {
-		e.log.Info("drive is no longer slow", "slot", slot, "read", time.Duration(p.nanos.Load()), "usual", usual)
+		e.log.Info("drive is no longer slow", "slot", slot, "read", p.meanRead(), "usual", usual)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestSlowDriveIsSpared(t *testing.T) {
 		t.Error("a drive like all others is slow")
 	}
 	fault := b.drives[1].fault
-	fault.Add(blockdev.Rule{Kind: blockdev.ReadOp, Delay: 8 * time.Millisecond})
+	fault.Add(blockdev.Rule{Kind: blockdev.ReadOp, Delay: 20 * time.Millisecond})
 	for deadline := time.Now().Add(time.Minute); !isSlow() && time.Now().Before(deadline); {
 		readAll()
 	}
