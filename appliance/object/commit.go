@@ -70,7 +70,7 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 		if len(todo) == 0 {
 			return true, nil // v was in force after the last commit
 		}
-		if !m.frees && len(done) == 0 && !e.haveRoom(todo) {
+		if len(done) == 0 && !e.haveRoom(todo, m.frees) {
 			return false, fmt.Errorf("metadata: %w", store.ErrFull)
 		}
 		errs := e.commitTo(todo, func(b *shardstore.Batch) {
@@ -109,11 +109,12 @@ func (e *Engine) apply(m *mutation) (applied bool, err error) {
 	}
 }
 
-// haveRoom says whether all slots take new records. It is asked before any has a mutation, since then the others must take it
-// out of their reserve, and one that is fuller than the others would use that up.
-func (e *Engine) haveRoom(slots []uint8) bool {
+// haveRoom says whether all slots take new records, or, for a mutation that frees, have enough of their reserve left. It is
+// asked before any has the mutation, since then the others must take it out of their reserve, and one that is fuller than
+// the others would use that up.
+func (e *Engine) haveRoom(slots []uint8, frees bool) bool {
 	for _, s := range slots {
-		if !e.stores[s].HasRoom() {
+		if st := e.stores[s]; frees && !st.HasReserve() || !frees && !st.HasRoom() {
 			return false
 		}
 	}

@@ -32,6 +32,7 @@ func (s *Store) Commit(ctx context.Context, b *Batch, sync bool) error {
 	if err := s.backlog.wait(); err != nil {
 		return s.Err()
 	}
+	s.awaitSpace()
 	if b.grows && !s.hasRoom(b.pb.Len()) && !b.frees {
 		return fmt.Errorf("metadata: %w", ErrFull)
 	}
@@ -57,6 +58,17 @@ func (s *Store) HasRoom() bool {
 	}
 	defer s.leave()
 	return s.hasRoom(0)
+}
+
+// HasReserve says whether so much of the reserve is left that what frees space should be committed. The store itself takes
+// it as long as there is any.
+func (s *Store) HasReserve() bool {
+	if s.enter() != nil {
+		return true
+	}
+	defer s.leave()
+	s.hasRoom(0)
+	return !s.room.atFloor()
 }
 
 func (s *Store) commitShards(b *Batch, sync bool) error {
@@ -201,6 +213,9 @@ const (
 	roomEveryBytes = 1 << 20
 	roomEvery      = time.Second
 	tightReserves  = 4
+	floorShare     = 4 // one in so many bytes of the reserve is for what is in memory
+	baseLevelShare = 8
+	maxBaseLevel   = 64 << 20
 )
 
 func (m *metaRoom) init(fs *guardfs.FS, dir string, reserveBytes int64) {
@@ -218,11 +233,16 @@ func (m *metaRoom) enough(n int, now time.Duration) bool {
 	if written < roomEveryBytes && int64(now)-asked < int64(roomEvery) && !m.short() {
 		return true
 	}
-	if m.asked.CompareAndSwap(asked, int64(now)) {
+	m.askEvery(0, now)
+	return !m.short()
+}
+
+// askEvery asks the file system if it was not asked for so long.
+func (m *metaRoom) askEvery(age, now time.Duration) {
+	if asked := m.asked.Load(); now-time.Duration(asked) >= age && m.asked.CompareAndSwap(asked, int64(now)) {
 		m.writtenBytes.Store(0)
 		m.ask()
 	}
-	return !m.short()
 }
 
 // open asks for the first time, and so learns how much to reserve, if nobody has said so.
@@ -260,6 +280,24 @@ func (m *metaRoom) tight() bool {
 func (m *metaRoom) scarce() bool {
 	free := m.freeBytes.Load()
 	return free >= 0 && free < m.reserveBytes/2
+}
+
+// baseLevelBytes is how large the level grows into which tables from memory are compacted: all of it may take part in one
+// compaction, which must find space.
+func (m *metaRoom) baseLevelBytes() int64 {
+	if m.reserveBytes <= 0 {
+		return maxBaseLevel
+	}
+	return min(m.reserveBytes/baseLevelShare, maxBaseLevel)
+}
+
+// floorBytes is what compactions leave alone: the tables in memory are to find space.
+func (m *metaRoom) floorBytes() int64 { return m.reserveBytes / floorShare }
+
+// atFloor says whether no more than that is left.
+func (m *metaRoom) atFloor() bool {
+	free := m.freeBytes.Load()
+	return free >= 0 && free < m.floorBytes()
 }
 
 func (m *metaRoom) short() bool {

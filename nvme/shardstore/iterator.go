@@ -1,13 +1,31 @@
 package shardstore
 
-import "github.com/cockroachdb/pebble/v2"
+import (
+	"maps"
+	"slices"
+	"sync"
 
-// Iterator walks the engine's records in the order of their keys, as they were when Scan was
-// called. It is for one goroutine. It must be closed; Store.Close waits for that.
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Iterator walks the engine's records in the order of their keys, as they were when Scan was called. It keeps files that
+// were replaced since, so where space for metadata is scarce it is made to let go of them: from there on it sees
+// records as they are later. What is there during the whole walk is seen once.
+//
+// It is for one goroutine. It must be closed; Store.Close waits for that. Past either end it stays there until First, Last
+// or SeekGE.
 type Iterator struct {
 	s      *Store
+	bounds pebble.IterOptions
+	target []byte // of SeekGE
+
+	mu     sync.Mutex // against letGo
 	it     *pebble.Iterator
-	key    []byte
+	valid  bool
+	key    []byte // as Pebble has it, of the record where it is, if keyed
+	value  []byte // the same, if valued
+	keyed  bool
+	valued bool
 	failed error
 }
 
@@ -17,55 +35,143 @@ func (s *Store) Scan(lo, hi []byte) (*Iterator, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
-	kb := s.keys.Get().(*keyBuffer)
-	defer s.keys.Put(kb)
-	var opts pebble.IterOptions
-	opts.LowerBound, opts.UpperBound = engineBounds(kb.key[:0], lo, hi)
-	it, err := s.db.NewIter(&opts) // copies the bounds
-	if err != nil {
+	i := &Iterator{s: s}
+	i.bounds.LowerBound, i.bounds.UpperBound = engineBounds(nil, lo, hi)
+	if err := i.open(); err != nil {
 		s.leave()
-		return nil, s.metaError(err)
+		return nil, err
 	}
-	return &Iterator{s: s, it: it}, nil
+	s.scans.add(i)
+	return i, nil
+}
+
+func (i *Iterator) open() (err error) {
+	if i.it, err = i.s.db.NewIter(&i.bounds); err != nil {
+		return i.s.metaError(err)
+	}
+	return nil
 }
 
 // First moves to the first record; it returns Valid.
-func (i *Iterator) First() bool { return i.it.First() }
+func (i *Iterator) First() bool { return i.move((*pebble.Iterator).First, (*pebble.Iterator).First) }
 
 // Last moves to the last record; it returns Valid.
-func (i *Iterator) Last() bool { return i.it.Last() }
+func (i *Iterator) Last() bool { return i.move((*pebble.Iterator).Last, (*pebble.Iterator).Last) }
 
 // Next moves to the next record; it returns Valid.
-func (i *Iterator) Next() bool { return i.it.Next() }
+func (i *Iterator) Next() bool {
+	return i.valid && i.move((*pebble.Iterator).Next, func(it *pebble.Iterator) bool {
+		return it.SeekGE(append(i.key, 0))
+	})
+}
 
 // Prev moves to the record before; it returns Valid.
-func (i *Iterator) Prev() bool { return i.it.Prev() }
+func (i *Iterator) Prev() bool {
+	return i.valid && i.move((*pebble.Iterator).Prev, func(it *pebble.Iterator) bool {
+		return it.SeekLT(i.key)
+	})
+}
 
 // SeekGE moves to the first record whose key is not below key; it returns Valid.
 func (i *Iterator) SeekGE(key []byte) bool {
-	i.key = append(append(i.key[:0], prefixEngine), key...)
-	return i.it.SeekGE(i.key)
+	i.target = append(append(i.target[:0], prefixEngine), key...)
+	seek := func(it *pebble.Iterator) bool { return it.SeekGE(i.target) }
+	return i.move(seek, seek)
+}
+
+// move moves to another record; how again says, if it let go of the one where it was.
+func (i *Iterator) move(how, again func(*pebble.Iterator) bool) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.valid = false
+	if i.it == nil {
+		if i.failed != nil {
+			return false
+		}
+		if i.failed = i.open(); i.failed != nil {
+			return false
+		}
+		how = again
+	}
+	i.valid = how(i.it)
+	i.keyed, i.valued = false, false
+	return i.valid
 }
 
 // Valid says whether the iterator is at a record. If not, Err says whether that is the end.
-func (i *Iterator) Valid() bool { return i.it.Valid() }
+func (i *Iterator) Valid() bool { return i.valid }
 
 // Key gives the key; it holds until the iterator moves.
-func (i *Iterator) Key() []byte { return i.it.Key()[1:] }
+func (i *Iterator) Key() []byte {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.takeKey()
+	return i.key[1:]
+}
+
+func (i *Iterator) takeKey() {
+	if !i.keyed {
+		i.key, i.keyed = append(i.key[:0], i.it.Key()...), true
+	}
+}
 
 // Value reads the value; it holds until the iterator moves.
 func (i *Iterator) Value() ([]byte, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := i.takeValue(); err != nil {
+		return nil, err
+	}
+	return i.value, nil
+}
+
+func (i *Iterator) takeValue() error {
+	if i.valued {
+		return nil
+	}
+	if i.it == nil {
+		return i.failed
+	}
 	value, err := i.it.ValueAndErr()
 	if err != nil {
 		i.failed = i.s.metaError(err)
-		return nil, i.failed
+		return i.failed
 	}
-	return value, nil
+	i.value, i.valued = append(i.value[:0], value...), true
+	return nil
+}
+
+// letGo gives up all files, and keeps the record where the iterator is.
+func (i *Iterator) letGo() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.it == nil {
+		return
+	}
+	if i.valid {
+		i.takeKey()
+		_ = i.takeValue() // the error is kept
+	}
+	i.shut()
+}
+
+// shut closes Pebble's iterator, if there is one, and keeps its error.
+func (i *Iterator) shut() {
+	if i.it == nil {
+		return
+	}
+	if err := i.it.Error(); err != nil && i.failed == nil {
+		i.failed = i.s.metaError(err)
+	}
+	i.it.Close()
+	i.it = nil
 }
 
 // Err gives the error that ended the walk, if one did.
 func (i *Iterator) Err() error {
-	if i.failed == nil {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.failed == nil && i.it != nil {
 		i.failed = i.s.metaError(i.it.Error())
 	}
 	return i.failed
@@ -73,8 +179,41 @@ func (i *Iterator) Err() error {
 
 // Close ends the iterator, and returns Err. It must be called once.
 func (i *Iterator) Close() error {
-	err := i.Err()
-	i.it.Close()
+	i.s.scans.remove(i)
+	i.mu.Lock()
+	i.shut()
+	i.mu.Unlock()
 	i.s.leave()
-	return err
+	return i.failed
+}
+
+// scans are the open iterators of a store.
+type scans struct {
+	mu   sync.Mutex
+	open map[*Iterator]struct{}
+}
+
+func (s *scans) add(i *Iterator) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		s.open = make(map[*Iterator]struct{})
+	}
+	s.open[i] = struct{}{}
+}
+
+func (s *scans) remove(i *Iterator) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, i)
+}
+
+// letGo makes all iterators give up their files.
+func (s *scans) letGo() {
+	s.mu.Lock()
+	open := slices.Collect(maps.Keys(s.open))
+	s.mu.Unlock()
+	for _, i := range open {
+		i.letGo()
+	}
 }

@@ -93,7 +93,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       2,
 		L0StopWritesThreshold:       1000, // commits wait before they get there: backlog
-		LBaseMaxBytes:               64 << 20,
+		LBaseMaxBytes:               s.room.baseLevelBytes(),
 		MaxOpenFiles:                256,
 		MaxManifestFileSize:         4 << 20,
 		WALMinSyncInterval:          s.syncInterval,
@@ -113,12 +113,12 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 
 // openPebble opens the metadata. A Pebble that opens on a drive that died meanwhile is closed again.
 func (s *Store) openPebble(o *Options, create bool) (*pebble.DB, error) {
-	po := s.pebbleOptions(o)
-	po.ErrorIfExists, po.ErrorIfNotExists = create, !create
-	s.compactions = newScheduler(s.guard, &s.room)
-	po.Experimental.CompactionScheduler = s.compactions
+	s.compactions = newScheduler(s.guard, &s.fit, s.scans.letGo)
 	db, err := apart(s.guard, func() (*pebble.DB, error) {
 		s.room.open()
+		po := s.pebbleOptions(o)
+		po.ErrorIfExists, po.ErrorIfNotExists = create, !create
+		po.Experimental.CompactionScheduler = s.compactions
 		db, err := pebble.Open(o.MetaDir, po)
 		if mark := s.guard.Err(); err == nil && mark != nil {
 			_ = db.Close() // what matters is the mark
@@ -202,7 +202,7 @@ const errorBackoff = 10 * time.Millisecond
 func (s *Store) pebbleEvents() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
-			if errors.Is(err, pebble.ErrCancelledCompaction) {
+			if errors.Is(err, pebble.ErrCancelledCompaction) || errors.Is(err, errNoSpaceFor) {
 				return
 			}
 			s.guard.Fail(fmt.Errorf("metadata: %w", err))
@@ -210,8 +210,14 @@ func (s *Store) pebbleEvents() *pebble.EventListener {
 				time.Sleep(errorBackoff)
 			}
 		},
-		FlushEnd:      func(pebble.FlushInfo) { s.backlog.touch() },
-		CompactionEnd: func(pebble.CompactionInfo) { s.backlog.touch() },
+		FlushEnd:        func(pebble.FlushInfo) { s.backlog.touch() },
+		CompactionBegin: func(info pebble.CompactionInfo) { s.fit.begin(inputBytes(&info)) },
+		CompactionEnd: func(pebble.CompactionInfo) {
+			s.fit.end()
+			s.backlog.touch()
+		},
+		BlobFileRewriteBegin: func(info pebble.BlobFileRewriteInfo) { s.fit.begin(info.Input.Size) },
+		BlobFileRewriteEnd:   func(pebble.BlobFileRewriteInfo) { s.fit.end() },
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			s.guard.Fail(fmt.Errorf("metadata: %w: %s", ErrCorrupt, info))
 		},

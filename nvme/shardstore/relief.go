@@ -24,6 +24,9 @@ type relief struct {
 // reliefPause is how long the next relief waits at least. It waits as long as the last took, too.
 const reliefPause = 100 * time.Millisecond
 
+// reliefWait bounds the time for one table.
+const reliefWait = 10 * time.Second
+
 func (r *relief) init() { r.ctx, r.stop = context.WithCancel(context.Background()) }
 
 // noteDeleted says that something was deleted.
@@ -72,7 +75,8 @@ func (s *Store) compactWhileShort() error {
 	}
 	for _, t := range levels[len(levels)-1] {
 		after := append(bytes.Clone(t.Largest.UserKey), 0)
-		if err := s.db.Compact(s.relief.ctx, t.Smallest.UserKey, after, false); err != nil {
+		s.scans.letGo()
+		if err := s.compactWithin(reliefWait, t.Smallest.UserKey, after); err != nil && !errors.Is(err, errNoSpaceFor) {
 			return err
 		}
 		if s.room.ask(); !s.room.short() {
@@ -81,6 +85,19 @@ func (s *Store) compactWhileShort() error {
 		}
 	}
 	return s.awaitRewrites()
+}
+
+// compactWithin compacts a range of keys, unless it does not come to that: Pebble puts the compactions first that it finds
+// necessary, and there may be no space for those.
+func (s *Store) compactWithin(wait time.Duration, start, end []byte) error {
+	ctx, cancel := context.WithTimeout(s.relief.ctx, wait)
+	defer cancel()
+	err := s.db.Compact(ctx, start, end, false)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.relief.noteDeleted() // to try again
+		return context.Canceled
+	}
+	return err
 }
 
 // awaitRewrites waits until there is room by the rewriting of files of bodies, as long as that may take to begin and a

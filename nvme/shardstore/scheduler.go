@@ -15,6 +15,8 @@ import (
 type scheduler struct {
 	guard *guardfs.FS
 	room  *metaRoom
+	fit   *compactionFit
+	letGo func() // makes readers give up files that were replaced
 
 	mu       sync.Mutex
 	idle     sync.Cond // granting ended
@@ -24,18 +26,18 @@ type scheduler struct {
 	granting bool
 	running  int
 	began    time.Time // the last compaction
-	pausing  bool      // grant will be called when it may be the next one's turn
+	pausing  bool      // nextTurn will be called
+	turn     bool      // where space is scarce, one may begin
 }
 
-// scarcePause is the time between compactions where half of the reserve is used. What a compaction has replaced keeps its
-// space as long as somebody reads it: one after the other could use up all there is under a long listing. To let one fail that
-// finds no space is no way: Pebble (v2.1.7) panics when a compaction's file of bodies can't be written.
-const scarcePause = time.Second
+// scarcePause is the time between compactions where half of the reserve is used, or the last one was refused. What a compaction has replaced keeps its
+// space as long as somebody reads it; so before the next one begins, iterators are made to let go.
+const scarcePause = 250 * time.Millisecond
 
 var _ pebble.CompactionScheduler = (*scheduler)(nil)
 
-func newScheduler(guard *guardfs.FS, room *metaRoom) *scheduler {
-	s := &scheduler{guard: guard, room: room}
+func newScheduler(guard *guardfs.FS, fit *compactionFit, letGo func()) *scheduler {
+	s := &scheduler{guard: guard, room: fit.room, fit: fit, letGo: letGo}
 	s.idle.L = &s.mu
 	return s
 }
@@ -74,7 +76,7 @@ func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 		return false, nil
 	}
 	s.running++
-	s.began = time.Now()
+	s.began, s.turn = time.Now(), false
 	return true, s
 }
 
@@ -84,23 +86,29 @@ func (s *scheduler) free() int {
 		return 0
 	}
 	n := s.db.GetAllowedWithoutPermission() - s.running
-	if s.room.ask(); n <= 0 || !s.room.scarce() {
+	if s.room.ask(); n <= 0 || !s.room.scarce() && !s.fit.refused.Load() {
 		return n
 	}
-	wait := scarcePause - time.Since(s.began)
-	if s.running == 0 && wait <= 0 {
+	if s.running == 0 && s.turn {
 		return 1
 	}
 	if !s.pausing {
 		s.pausing = true
-		time.AfterFunc(max(wait, scarcePause/10), func() {
-			s.mu.Lock()
-			s.pausing = false
-			s.mu.Unlock()
-			s.grant()
-		})
+		time.AfterFunc(max(scarcePause-time.Since(s.began), scarcePause/10), s.nextTurn)
 	}
 	return 0
+}
+
+// nextTurn lets one compaction begin where space is scarce.
+func (s *scheduler) nextTurn() {
+	s.letGo()
+	s.mu.Lock()
+	s.pausing, s.turn = false, true
+	s.mu.Unlock()
+	s.grant()
+	s.mu.Lock()
+	s.turn = false
+	s.mu.Unlock()
 }
 
 // UpdateGetAllowedWithoutPermission implements pebble.CompactionScheduler. Pebble has its lock and
@@ -141,7 +149,7 @@ func (s *scheduler) grant() {
 func (s *scheduler) grantOne() bool {
 	before := s.began
 	s.running++
-	s.began = time.Now()
+	s.began, s.turn = time.Now(), false
 	s.mu.Unlock()
 	waiting, _ := s.db.GetWaitingCompaction()
 	started := waiting && s.db.Schedule(s)

@@ -46,6 +46,8 @@ type Store struct {
 	room     metaRoom
 	backlog  backlog
 	relief   relief
+	fit      compactionFit
+	scans    scans
 
 	compactions *scheduler
 	gate        gate
@@ -162,6 +164,8 @@ func newStore(o *Options, label Label) *Store {
 			go hook(s.dead(err))
 		}
 	})
+	s.fit.room = &s.room
+	s.guard.RefuseCreate(s.fit.mayCreate)
 	s.room.init(s.guard, o.MetaDir, o.MetaReserveBytes)
 	s.relief.init()
 	s.backlog.init(s.guard.Dead())

@@ -40,6 +40,8 @@ type FS struct {
 	bufs   buffers
 	calls  sync.Pool // *fileCall
 	listed atomic.Bool
+
+	refuse func(vfs.DiskWriteCategory) error
 }
 
 type mark struct{ err error }
@@ -52,6 +54,10 @@ var _ vfs.FS = (*FS)(nil)
 func New(inner vfs.FS, ops *running.Ops, onFail func(error)) *FS {
 	return &FS{inner: inner, ops: ops, onFail: onFail, dead: make(chan struct{})}
 }
+
+// RefuseCreate has Create give the error of refuse, if that gives one, which is no failure of the file system. It is
+// to be called before the file system is used.
+func (fs *FS) RefuseCreate(refuse func(vfs.DiskWriteCategory) error) { fs.refuse = refuse }
 
 // Err returns the failure that marked the file system, or nil while it is healthy.
 func (fs *FS) Err() error {
@@ -92,6 +98,11 @@ func errRead(op, name string) error {
 
 // Create implements vfs.FS. On failure it returns a file that forgets what is written.
 func (fs *FS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if fs.refuse != nil && !fs.failed() {
+		if err := fs.refuse(category); err != nil {
+			return nil, err
+		}
+	}
 	return fs.makeFile("create", name, func() (vfs.File, error) {
 		if err := fs.beforeMarker(name); err != nil {
 			return nil, err
