@@ -8,81 +8,94 @@ import (
 	"testing"
 )
 
+// scanRig is a store with records of even numbers that stay; those of odd numbers come and go.
+type scanRig struct {
+	t   *testing.T
+	s   *Store
+	rng *rand.Rand
+}
+
+const scanRecords = 500
+
+func scanKey(i int) []byte   { return fmt.Appendf(nil, "key%04d", i) }
+func scanValue(i int) []byte { return bytes.Repeat(scanKey(i), 1+i%400) } // some in files of their own
+
+func newScanRig(t *testing.T) *scanRig {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := &scanRig{t: t, s: newTestDrive(t, 64<<20).open(t), rng: rand.New(rand.NewPCG(seed, 0))}
+	for i := range scanRecords {
+		r.commit(func(b *Batch) { b.Set(scanKey(2*i), scanValue(2*i)) })
+	}
+	return r
+}
+
+func (r *scanRig) commit(f func(*Batch)) {
+	r.t.Helper()
+	b := r.s.NewBatch()
+	f(b)
+	if err := r.s.Commit(context.Background(), b, false); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// disturb changes a record, and may make the iterators let go.
+func (r *scanRig) disturb() {
+	other := 2*r.rng.IntN(scanRecords) + 1
+	r.commit(func(b *Batch) {
+		if r.rng.IntN(2) == 0 {
+			b.Delete(scanKey(other))
+		} else {
+			b.Set(scanKey(other), scanValue(other))
+		}
+	})
+	if r.rng.IntN(50) == 0 {
+		if err := r.s.db.Flush(); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if r.rng.IntN(3) == 0 {
+		r.s.scans.letGo()
+	}
+}
+
+// at checks the record where the iterator is, and gives its number.
+func (r *scanRig) at(it *Iterator) (n int) {
+	r.t.Helper()
+	k := it.Key()
+	if _, err := fmt.Sscanf(string(k), "key%d", &n); err != nil {
+		r.t.Fatal(err)
+	}
+	r.disturb()
+	v, err := it.Value()
+	r.disturb()
+	if err != nil || !bytes.Equal(k, scanKey(n)) || !bytes.Equal(v, scanValue(n)) {
+		r.t.Fatalf("record %d = %q, %d bytes, %v; want its own", n, k, len(v), err)
+	}
+	return n
+}
+
 // TestScanLetsGo: an iterator that is made to let go of its files goes on from where it is, both ways; what it has given
 // holds; and what was there during the whole walk is seen once, though other records come and go.
 func TestScanLetsGo(t *testing.T) {
-	d := newTestDrive(t, 64<<20)
-	s := d.open(t)
-	defer s.Close()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	const records = 500
-	key := func(i int) []byte { return fmt.Appendf(nil, "key%04d", i) }
-	value := func(i int) []byte { return bytes.Repeat(key(i), 1+i%400) } // some in files of their own
-	commit := func(f func(*Batch)) {
-		t.Helper()
-		b := s.NewBatch()
-		f(b)
-		if err := s.Commit(context.Background(), b, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range records {
-		commit(func(b *Batch) { b.Set(key(2*i), value(2*i)) })
-	}
-	disturb := func() {
-		other := 2*rng.IntN(records) + 1
-		commit(func(b *Batch) {
-			if rng.IntN(2) == 0 {
-				b.Delete(key(other))
-			} else {
-				b.Set(key(other), value(other))
-			}
-		})
-		if rng.IntN(50) == 0 {
-			if err := s.db.Flush(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if rng.IntN(3) == 0 {
-			s.scans.letGo()
-		}
-	}
+	r := newScanRig(t)
 	for _, forward := range []bool{true, false} {
-		it, err := s.Scan([]byte("key"), nil)
+		it, err := r.s.Scan([]byte("key"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		start, move := it.First, it.Next
+		start, move, first, step := it.First, it.Next, 0, 2
 		if !forward {
-			start, move = it.Last, it.Prev
+			start, move, first, step = it.Last, it.Prev, 2*scanRecords-2, -2
 		}
-		disturb()
+		r.disturb()
 		seen := 0
 		for ok := start(); ok; ok = move() {
-			var n int
-			k := it.Key()
-			if _, err := fmt.Sscanf(string(k), "key%d", &n); err != nil {
-				t.Fatal(err)
-			}
-			early := rng.IntN(2) == 0
-			if !early {
-				disturb()
-			}
-			v, err := it.Value()
-			disturb()
-			if err != nil || !bytes.Equal(k, key(n)) || !bytes.Equal(v, value(n)) {
-				t.Fatalf("record %d = %q, %d bytes, %v; want its own", n, k, len(v), err)
-			}
+			n := r.at(it)
 			if n%2 != 0 {
 				continue
 			}
-			want := 2 * seen
-			if !forward {
-				want = 2*records - 2 - want
-			}
-			if n != want {
+			if want := first + seen*step; n != want {
 				t.Fatalf("record %d; want %d", n, want)
 			}
 			seen++
@@ -90,15 +103,15 @@ func TestScanLetsGo(t *testing.T) {
 		if it.Valid() || move() {
 			t.Error("the iterator goes on past the end")
 		}
-		s.scans.letGo()
-		if !it.SeekGE(key(10)) || !bytes.Equal(it.Key(), key(10)) {
+		r.s.scans.letGo()
+		if !it.SeekGE(scanKey(10)) || !bytes.Equal(it.Key(), scanKey(10)) {
 			t.Error("SeekGE after the end does not find its key")
 		}
-		if err := it.Close(); err != nil || seen != records {
-			t.Errorf("walk saw %d records, %v; want %d, nil", seen, err, records)
+		if err := it.Close(); err != nil || seen != scanRecords {
+			t.Errorf("walk saw %d records, %v; want %d, nil", seen, err, scanRecords)
 		}
 	}
-	if n := len(s.scans.open); n != 0 {
+	if n := len(r.s.scans.open); n != 0 {
 		t.Errorf("%d iterators are open; want 0", n)
 	}
 }

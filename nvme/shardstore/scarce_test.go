@@ -156,6 +156,30 @@ func scarceUnderAListing(t *testing.T, sizeBytes int) {
 	}
 }
 
+// TestHasReserve: the last of the reserve is for what is in memory.
+func TestHasReserve(t *testing.T) {
+	d := newTestDrive(t, 64<<20)
+	small := &smallFS{FS: d.fs}
+	small.sizeBytes.Store(1 << 40)
+	d.fs = sizedFS{d.fs, small}
+	d.opts.MetaReserveBytes = 4 << 20
+	s := d.open(t)
+	for _, test := range []struct {
+		freeBytes     int64
+		room, reserve bool
+	}{
+		{1 << 40, true, true}, {4<<20 + 4096, true, true}, {4<<20 - 4096, false, true}, {1<<20 + 4096, false, true},
+		{1<<20 - 4096, false, false}, {8 << 20, true, true},
+	} {
+		small.sizeBytes.Store(small.usedBytes() + test.freeBytes)
+		s.room.ask() // at once
+		if room, reserve := s.HasRoom(), s.HasReserve(); room != test.room || reserve != test.reserve {
+			t.Errorf("with %d bytes free: HasRoom() = %v, HasReserve() = %v; want %v, %v", test.freeBytes, room, reserve,
+				test.room, test.reserve)
+		}
+	}
+}
+
 // TestCompactionThatDoesNotFit: no compaction begins that may not find space for what it writes, and the drive lives.
 func TestCompactionThatDoesNotFit(t *testing.T) {
 	if testing.Short() {
