@@ -64,7 +64,8 @@ type local struct {
 	keys    atomic.Int64
 }
 
-// memory is mapped and registered, and all there already.
+// memory is mapped and registered, and all there already: the first use of a page costs more than many later ones, above all in
+// a virtual machine.
 type memory struct {
 	bytes      []byte
 	registered *client.Memory
@@ -72,10 +73,12 @@ type memory struct {
 
 func newMemory(to Endpoint, size int64) (*memory, error) {
 	b, err := unix.Mmap(-1, 0, int(max(size, 1)), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+		unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
+	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // they are as good without
+	clear(b)
 	m := &memory{bytes: b}
 	if m.registered, err = to.Register(b); err != nil {
 		return nil, errors.Join(err, unix.Munmap(b))
