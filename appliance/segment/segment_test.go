@@ -51,7 +51,11 @@ func TestSizesAndSchemes(t *testing.T) {
 	r := newRig(t, 48<<20, Config{})
 	r.dirty()
 	const unit = erasure.UnitBytes
-	for _, s := range parseSchemes(t, "1+0", "1+2", "2+2", "3+1", "4+2", "8+4", "12+4", "16+4") {
+	schemes := []string{"1+0", "1+2", "2+2", "3+1", "4+2", "8+4", "12+4", "16+4"}
+	if testing.Short() {
+		schemes = []string{"1+2", "3+1", "8+4"}
+	}
+	for _, s := range parseSchemes(t, schemes...) {
 		k := int64(s.Data)
 		for _, base := range []int64{
 			1, 4096, 4096 * k, 64 << 10, unit, unit * k, unit*k + 4096*k, 2 << 20, 2 * unit * k, 4<<20 + 12345,
@@ -74,11 +78,14 @@ func TestSizesAndSchemes(t *testing.T) {
 func TestLargestSegment(t *testing.T) {
 	r := newRig(t, 16<<20, Config{})
 	data := payload(erasure.SegmentBytes, 1)
-	for _, size := range []int64{erasure.SegmentBytes, erasure.SegmentBytes - 1} {
+	for _, size := range []int64{erasure.SegmentBytes - 1, erasure.SegmentBytes} {
 		g := r.geometry(erasure.Scheme{Data: 4, Parity: 2}, size)
 		shards := r.store(g, data[:size])
 		r.wantRange(g, readers(shards, 0), data[:size], 0, size)
 		r.wantRange(g, readers(shards, 0b001010), data[:size], 0, size)
+		if testing.Short() {
+			break
+		}
 	}
 	if peak := r.arena.Stats().PeakBytes; peak > 8<<20 {
 		t.Errorf("peak of the arena = %d MiB", peak>>20)
@@ -88,7 +95,11 @@ func TestLargestSegment(t *testing.T) {
 // Any m lost shards, whether known to be missing or found to be: the bytes are right. One more: an error.
 func TestEverySubsetOfLostShards(t *testing.T) {
 	r := newRig(t, 32<<20, Config{WindowBytes: 1 << 20})
-	for _, s := range parseSchemes(t, "1+2", "2+2", "3+1", "4+2") {
+	schemes := []string{"1+2", "2+2", "3+1", "4+2"}
+	if testing.Short() {
+		schemes = []string{"1+2", "3+1"}
+	}
+	for _, s := range parseSchemes(t, schemes...) {
 		size := 2*r.geometry(s, 1).StripeBytes() + 1<<20 + 4321
 		g := r.geometry(s, size)
 		data := payload(size, 7)
@@ -131,7 +142,11 @@ func TestRandomReads(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	r := newRig(t, 64<<20, Config{WindowBytes: 1 << 20})
-	for range 150 {
+	rounds := 150
+	if testing.Short() {
+		rounds = 40
+	}
+	for range rounds {
 		s := erasure.Scheme{Data: 1 + rng.IntN(erasure.MaxData), Parity: rng.IntN(erasure.MaxParity + 1)}
 		size := 1 + rng.Int64N(int64(6<<20)>>rng.IntN(8))
 		g := r.geometry(s, size)
