@@ -94,7 +94,11 @@ func (s *scheduler) free() int {
 	}
 	if !s.pausing {
 		s.pausing = true
-		time.AfterFunc(max(scarcePause-time.Since(s.began), scarcePause/10), s.nextTurn)
+		wait := scarcePause
+		if s.running == 0 {
+			wait = max(scarcePause-time.Since(s.began), scarcePause/10)
+		}
+		time.AfterFunc(wait, s.nextTurn)
 	}
 	return 0
 }
