@@ -216,6 +216,9 @@ const (
 	floorShare     = 4 // one in so many bytes of the reserve is for what is in memory
 	baseLevelShare = 8
 	maxBaseLevel   = 64 << 20
+	tableShare     = 64
+	maxTable       = 2 << 20
+	memTableShare  = 32 // four of them, and their logs, fit into the floor
 )
 
 func (m *metaRoom) init(fs *guardfs.FS, dir string, reserveBytes int64) {
@@ -289,6 +292,22 @@ func (m *metaRoom) baseLevelBytes() int64 {
 		return maxBaseLevel
 	}
 	return min(m.reserveBytes/baseLevelShare, maxBaseLevel)
+}
+
+// tableBytes is the size of the tables of the uppermost level; those further down are larger, by two for each level.
+func (m *metaRoom) tableBytes() int64 {
+	if m.reserveBytes <= 0 {
+		return maxTable
+	}
+	return min(m.reserveBytes/tableShare, maxTable)
+}
+
+// memTableBytes bounds the size of the tables in memory.
+func (m *metaRoom) memTableBytes(wanted int64) int64 {
+	if m.reserveBytes <= 0 {
+		return wanted
+	}
+	return min(wanted, m.reserveBytes/memTableShare)
 }
 
 // floorBytes is what compactions leave alone: the tables in memory are to find space.

@@ -29,7 +29,7 @@ type Options struct {
 	// negative means nothing is reserved.
 	MetaReserveBytes int64
 	// MemTableBytes is the size of one of the (at most four) tables of new records in memory.
-	// Default 8 MiB: larger ones cost memory, smaller ones more compaction work.
+	// Default 8 MiB: larger ones cost memory, smaller ones more compaction work. A 32nd of the reserve at most.
 	MemTableBytes int64
 	// RecordCacheBytes bounds the memory of decoded shard records. Default 4 MiB; negative: none.
 	RecordCacheBytes int64

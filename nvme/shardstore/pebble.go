@@ -89,7 +89,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 		Logger:                      pebbleLogger{s.guard, s.log},
 		EventListener:               s.pebbleEvents(),
 		FormatMajorVersion:          metaFormat,
-		MemTableSize:                uint64(o.MemTableBytes),
+		MemTableSize:                uint64(s.room.memTableBytes(o.MemTableBytes)),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       2,
 		L0StopWritesThreshold:       1000, // commits wait before they get there: backlog
@@ -100,6 +100,7 @@ func (s *Store) pebbleOptions(o *Options) *pebble.Options {
 		Cache:                       s.cache.blocks,
 		FileCache:                   s.cache.files,
 	}
+	po.TargetFileSizes[0] = s.room.tableBytes() // the other levels' follow
 	po.Experimental.ValueSeparationPolicy = s.valueSeparation
 	for i := range po.Levels {
 		po.Levels[i].BlockSize = 16 << 10
