@@ -60,7 +60,7 @@ func inputBytes(info *pebble.CompactionInfo) (n uint64) {
 
 const (
 	// scarceWait is how long a commit waits for compactions where space is scarce. So not much is written between two of
-	// them, though deletes are let through until there is no space at all.
+	// them, though the store refuses no deletes: who makes many asks HasReserve.
 	scarceWait = time.Second
 	scarceLook = scarceWait / 20
 )

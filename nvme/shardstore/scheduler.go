@@ -30,8 +30,8 @@ type scheduler struct {
 	turn     bool      // where space is scarce, one may begin
 }
 
-// scarcePause is the time between compactions where half of the reserve is used, or the last one was refused. What a compaction has replaced keeps its
-// space as long as somebody reads it; so before the next one begins, iterators are made to let go.
+// scarcePause is the time between compactions where half of the reserve is used, or the last one was refused. What a
+// compaction has replaced keeps its space as long as somebody reads it; so before the next one begins, iterators are made to let go.
 const scarcePause = 250 * time.Millisecond
 
 var _ pebble.CompactionScheduler = (*scheduler)(nil)
